@@ -1,0 +1,41 @@
+# Everything sets itself up: Python >= 3.11, git and make are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help demo test test-long check format clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or newer; set PYTHON=python3.12 or so." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+demo: $(READY) ## see it run, on an embedded server
+	@$(BIN)/python -m penstock.demo
+
+test: $(READY) ## the tests, on real servers that they start themselves
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
+
+test-long: $(READY) ## what needs minutes or millions of jobs
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600
+
+check: $(READY) ## ruff, mypy --strict, import-linter, luacheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/check_lua.py
+
+format: $(READY) ## put the code in shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the above made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .penstock

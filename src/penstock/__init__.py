@@ -1,0 +1,1 @@
+"""Penstock: a job queue for Python on Redis and Valkey."""

@@ -1,0 +1,73 @@
+"""Every error of Penstock.
+
+PenstockError
+├── JobFailed, JobCancelled, ResultExpired      the answer of an awaited job
+├── JobNotFound
+├── StaleLease                                  this attempt no longer owns its job
+├── QueueFull, PayloadTooLarge                  refused before anything was stored
+├── UnknownTask, BadArguments, BadOption        wrong where it was written
+├── BatchSealed
+├── UnsuitableServer                            reached, but nothing should be stored there
+│   └── SchemaMismatch
+└── Unavailable                                 not reached within the deadline; sending again with the same id is safe
+"""
+
+
+class PenstockError(Exception):
+    """The root of all errors that Penstock raises on purpose."""
+
+
+class JobFailed(PenstockError):
+    """The awaited job is dead: its tries are used up or it was buried."""
+
+
+class JobCancelled(PenstockError):
+    """The awaited job was cancelled, or expired before it could start."""
+
+
+class ResultExpired(PenstockError):
+    """The job is done, but its result is no longer kept."""
+
+
+class JobNotFound(PenstockError):
+    """No job of this id is known here, or it has been forgotten since."""
+
+
+class StaleLease(PenstockError):
+    """The attempt no longer owns its job; nothing was changed."""
+
+
+class QueueFull(PenstockError):
+    """The queue, or the whole server, has no room for another job; nothing was stored."""
+
+
+class PayloadTooLarge(PenstockError):
+    """Arguments or a result exceed the limit; nothing was stored."""
+
+
+class UnknownTask(PenstockError):
+    """No task of this name is registered."""
+
+
+class BadArguments(PenstockError):
+    """The arguments do not fit the task's signature or cannot be stored."""
+
+
+class BadOption(PenstockError, ValueError):
+    """An option, name or setting that cannot be used."""
+
+
+class BatchSealed(PenstockError):
+    """The batch takes no more members."""
+
+
+class UnsuitableServer(PenstockError):
+    """The server answers, but jobs would not be safe there."""
+
+
+class SchemaMismatch(UnsuitableServer):
+    """The data under this namespace was written by a version with another layout."""
+
+
+class Unavailable(PenstockError):
+    """The engine could not be reached within the deadline; enqueueing again with the same id is safe."""
