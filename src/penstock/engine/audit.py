@@ -1,0 +1,268 @@
+"""The audit: everything under a namespace is read, in pages, and each broken invariant is reported.
+
+It shares no code with the scripts on purpose: what they believe is checked here from the outside. A job belongs in
+exactly one place: the forward half looks for each header's place, the backward half for each place's header.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.engine.engine import Engine
+from penstock.engine.keys import KINDS, SEPARATOR
+from penstock.job import FINISHED, WAITING, Header
+
+_header = msgspec.msgpack.Decoder(Header).decode
+_PAGE = 500
+_INDEXES = ("ready", "scheduled", "leases", "dead", "finished", "tombs")
+_BY_TIME = ("scheduled", "timers", "workers", "retired", "dead", "finished", "tombs")
+
+
+class Finding(NamedTuple):
+    """One broken invariant."""
+
+    rule: str
+    subject: str
+    text: str
+
+
+class Place(NamedTuple):
+    """Where a job in its state must be."""
+
+    key: str
+    score: float
+    member: bytes
+
+
+def place(job_id: str, header: Header) -> Place:
+    """The one index entry that a job with this header has."""
+    match header.state:
+        case "ready":
+            rank = f"{header.priority:02d}{header.seq:014d}"
+            return Place("ready", 0, SEPARATOR.join((header.queue, rank, job_id)).encode())
+        case "running":
+            return Place("leases", 0, f"{header.claim}{SEPARATOR}{job_id}".encode())
+        case "scheduled":
+            return Place("scheduled", header.due, job_id.encode())
+        case _ if header.compact:
+            return Place("tombs", header.since, job_id.encode())
+        case "dead":
+            return Place("dead", header.since, job_id.encode())
+        case _:
+            return Place("finished", header.since + header.keep, job_id.encode())
+
+
+async def audit(engine: Engine) -> list[Finding]:
+    """Every broken invariant; an empty list is a clean bill."""
+    return await _Audit(engine).run()
+
+
+class _Audit:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._key = engine.keys
+        self._client: Any = None
+        self._meta: dict[bytes, bytes] = {}
+        self._counted: Counter[str] = Counter()
+        self._found: list[Finding] = []
+
+    async def run(self) -> list[Finding]:
+        self._client = await self._engine.link.endpoint.client()
+        self._meta = await self._client.hgetall(self._key("meta"))
+        if not self._meta and not await self._client.exists(*self._engine.all_keys()):
+            return []
+        await self._check_keys()
+        await self._check_jobs()
+        for index in _INDEXES:
+            await self._check_index(index)
+        await self._check_guards()
+        await self._check_contents()
+        await self._check_counts()
+        await self._check_workers()
+        return self._found
+
+    def _report(self, rule: str, subject: str | bytes, text: str) -> None:
+        name = subject.decode(errors="replace") if isinstance(subject, bytes) else subject
+        self._found.append(Finding(rule, name.replace(SEPARATOR, "|"), text))
+
+    async def _check_keys(self) -> None:
+        known = {self._key(name): kind for name, kind in KINDS.items()}
+        found = [key async for key in self._client.scan_iter(match=self._key.prefix + "*", count=1000)]
+        pipe = self._client.pipeline(transaction=False)
+        for key in found:
+            pipe.type(key)
+        kinds = dict(zip(found, await pipe.execute(), strict=True))
+        for key, kind in kinds.items():
+            if key not in known:
+                self._report("keys", key, "is not a key of ours")
+            elif kind.decode() != known[key]:
+                self._report("keys", key, f"is a {kind.decode()}, not a {known[key]}")
+        for key in known.keys() - kinds.keys():
+            self._report("keys", key, "is missing")
+        await self._check_sentinels()
+
+    async def _check_sentinels(self) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        names = [name for name in KINDS if name not in {"meta", "events"}]
+        for name in names:
+            (pipe.hget if KINDS[name] == "hash" else pipe.zscore)(self._key(name), "")
+        for name, value in zip(names, await pipe.execute(raise_on_error=False), strict=True):
+            if value != (b"" if KINDS[name] == "hash" else float("inf") if name in _BY_TIME else 0):
+                self._report("keys", self._key(name), "has no sentinel")
+
+    # Forward: from each header to where the job must be
+
+    async def _check_jobs(self) -> None:
+        async for page in self._pages("jobs"):
+            headers = {}
+            for job_id, raw in page:
+                try:
+                    headers[job_id.decode()] = _header(raw)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._report("header", job_id, f"cannot be read: {error}")
+            await self._check_page(headers)
+
+    async def _check_page(self, headers: dict[str, Header]) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for job_id, header in headers.items():
+            where = place(job_id, header)
+            pipe.zscore(self._key(where.key), where.member)
+            pipe.hexists(self._key("payloads"), job_id)
+            pipe.hexists(self._key("results"), job_id)
+            pipe.zscore(self._key("timers"), f"expire{SEPARATOR}{job_id}")
+            pipe.hget(self._key("unique"), header.unique)
+            pipe.zscore(self._key("cancels"), f"{header.claim.split(SEPARATOR)[0]}{SEPARATOR}{job_id}")
+        answers = await pipe.execute()
+        for i, (job_id, header) in enumerate(headers.items()):
+            self._check_header(job_id, header)
+            self._check_found(job_id, header, *answers[i * 6 : i * 6 + 6])
+
+    def _check_header(self, job_id: str, header: Header) -> None:
+        if not header.compact:
+            self._counted[f"{header.queue}{SEPARATOR}{header.state}"] += 1
+        if header.seq > int(self._meta.get(b"seq", 0)) or header.fence > int(self._meta.get(b"fence", 0)):
+            self._report("sequence", job_id, "is ahead of the counters in meta")
+        used = header.failures + header.crashes + header.releases + (header.state in {"running", "done"})
+        if header.starts != used:
+            self._report("starts", job_id, f"{header.starts} starts, but {used} are accounted for")
+        if (header.state == "running") != bool(header.claim):
+            self._report("claim", job_id, f"is {header.state} with claim {header.claim!r}")
+        if header.state == "ready" and header.due > header.since:
+            self._report("due", job_id, "became ready before it was due")
+        if header.cancelling and header.state != "running":
+            self._report("cancelling", job_id, f"is flagged, but {header.state}")
+        if header.state == "dead" and not header.reason:
+            self._report("reason", job_id, "is dead for no reason")
+
+    def _check_found(
+        self,
+        job_id: str,
+        header: Header,
+        score: float | None,
+        payload: bool,  # noqa: FBT001  (a row of answers)
+        result: bool,  # noqa: FBT001
+        timer: float | None,
+        holder: bytes | None,
+        flag: float | None,
+    ) -> None:
+        where = place(job_id, header)
+        unfinished = header.state not in FINISHED
+        if score != where.score:
+            self._report("place", job_id, f"is {header.state}, but in {where.key} its score is {score}")
+        if payload != (header.state != "done" and not header.compact):
+            self._report("payload", job_id, f"is {header.state}, payload {'kept' if payload else 'missing'}")
+        if result != (header.result == 1 and not header.compact):
+            self._report("result", job_id, f"says {header.result}, result {'kept' if result else 'missing'}")
+        if timer != (header.expires if header.expires and header.state in WAITING else None):
+            self._report("timer", job_id, f"is {header.state}, expires {header.expires}, timer {timer}")
+        if header.unique and unfinished and holder != job_id.encode():
+            self._report("unique", job_id, f"is unfinished, but {header.unique!r} is held by {holder!r}")
+        if (flag is not None) != bool(header.cancelling):
+            self._report("cancels", job_id, f"cancelling {header.cancelling}, flag {flag}")
+
+    # Backward: from each place to its header
+
+    async def _check_index(self, index: str) -> None:
+        async for page in self._pages(index):
+            headers = await self._headers([_job_of(member) for member, _ in page])
+            for (member, _), (job_id, header) in zip(page, headers, strict=True):
+                if header is None or place(job_id, header)[::2] != (index, member):
+                    self._report(index, member, f"belongs to a job that is {header.state if header else 'missing'}")
+
+    async def _check_guards(self) -> None:
+        async for page in self._pages("timers"):
+            for (member, _), (_, header) in zip(page, await self._headers([_job_of(m) for m, _ in page]), strict=True):
+                if header is None or not header.expires or header.state not in WAITING:
+                    self._report("timers", member, "would expire a job that does not wait")
+        async for page in self._pages("cancels"):
+            for (member, _), (_, header) in zip(page, await self._headers([_job_of(m) for m, _ in page]), strict=True):
+                if header is None or not header.cancelling:
+                    self._report("cancels", member, "flags a job that is not being cancelled")
+        async for page in self._pages("unique"):
+            for (name, _), (_, header) in zip(
+                page, await self._headers([job.decode() for _, job in page]), strict=True
+            ):
+                if header is None or header.unique.encode() != name or header.state in FINISHED:
+                    self._report("unique", name, "has no unfinished holder")
+
+    async def _check_contents(self) -> None:
+        for part in ("payloads", "results", "attempts"):
+            async for page in self._pages(part):
+                for job_id, header in await self._headers([name.decode() for name, _ in page]):
+                    if header is None or header.compact:
+                        self._report(part, job_id, "is kept for a job that is gone")
+
+    async def _check_counts(self) -> None:
+        stored = {name.decode(): int(n) for page in [p async for p in self._pages("counts")] for name, n in page}
+        for name in stored.keys() | self._counted.keys():
+            if stored.get(name, 0) != self._counted[name]:
+                self._report("counts", name, f"says {stored.get(name, 0)}, counted {self._counted[name]}")
+        kept = await self._client.hlen(self._key("jobs")) - 1
+        accepted, forgotten = (int(self._meta.get(name, 0)) for name in (b"accepted", b"forgotten"))
+        if accepted != kept + forgotten:
+            self._report("conservation", "meta", f"{accepted} accepted, {kept} kept, {forgotten} forgotten")
+
+    async def _check_workers(self) -> None:
+        alive = {name async for page in self._pages("workers") for name, _ in page}
+        retired = {name async for page in self._pages("retired") for name, _ in page}
+        nodes = {name async for page in self._pages("nodes") for name, _ in page}
+        calls = {name async for page in self._pages("calls") for name, _ in page}
+        idle = {name.rpartition(b"\x1f")[2] async for page in self._pages("idle") for name, _ in page}
+        holding = {name.partition(b"\x1f")[0] async for page in self._pages("leases") for name, _ in page}
+        for rule, names in (
+            ("nodes", nodes ^ alive),
+            ("calls", calls - alive),
+            ("idle", idle - alive),
+            ("leases", holding - alive),
+            ("retired", retired & alive),
+        ):
+            for name in names:
+                self._report(rule, name, "does not agree with the live workers")
+
+    async def _headers(self, ids: list[str]) -> list[tuple[str, Header | None]]:
+        raw = await self._client.hmget(self._key("jobs"), ids)
+        return [(job_id, _readable(header)) for job_id, header in zip(ids, raw, strict=True)]
+
+    async def _pages(self, name: str) -> AsyncIterator[list[tuple[bytes, Any]]]:
+        """Fields and values, or members and scores, without the sentinel."""
+        cursor, scan = 0, self._client.hscan if KINDS[name] == "hash" else self._client.zscan
+        while True:
+            cursor, found = await scan(self._key(name), cursor, count=_PAGE)
+            rows = found.items() if isinstance(found, dict) else found
+            if page := [(member, value) for member, value in rows if member]:
+                yield page
+            if cursor == 0:
+                return
+
+
+def _job_of(member: bytes) -> str:
+    return member.rpartition(SEPARATOR.encode())[2].decode(errors="replace")
+
+
+def _readable(raw: bytes | None) -> Header | None:
+    try:
+        return _header(raw) if raw is not None else None
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,242 @@
+"""The engine: every verb on a job, and the only door to what is stored.
+
+A method makes a `Call`, a value that can be awaited, run by blocking code or sent together with others. One verb is one
+Lua file of the same name; its leading comment has the contract.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.engine.keys import KINDS, Keys
+from penstock.engine.link import Argument, Call, Link
+from penstock.job import Header
+from penstock.server.connect import Endpoint
+
+PAGE: Final = 500  #: jobs that one script call may touch
+ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
+CRASHES: Final = 3  #: crashes that bury a job
+
+_DAY: Final = 86_400_000
+_header = msgspec.msgpack.Decoder(Header).decode
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class NewJob(NamedTuple):
+    """A job to be enqueued: its header's times may be delays, its state is empty."""
+
+    id: str
+    header: Header
+    payload: bytes
+
+
+class Placed(NamedTuple):
+    """What became of a job to be enqueued: `created`, or `exists` or `unique` with the job that holds its place."""
+
+    word: str
+    id: str
+    state: str
+
+
+class Lease(NamedTuple):
+    """A worker's hold on a job."""
+
+    id: str
+    header: Header
+    payload: bytes
+
+
+class Leased(NamedTuple):
+    """The answer to lease: `ok`, `unknown` or `stale`, whether to ask again at once, and the jobs."""
+
+    word: str
+    again: bool
+    leases: list[Lease]
+
+
+class Renewed(NamedTuple):
+    """Per worker `ok` or `unknown`; and (worker, id) of running jobs whose cancelling was asked for."""
+
+    words: list[str]
+    cancelling: list[tuple[str, str]]
+
+
+class Retention(NamedTuple):
+    """How long, and how many, finished jobs are remembered. Results have their own `keep` in the header."""
+
+    finished: int = 1_000_000
+    tomb_life: int = _DAY
+    tombs: int = 1_000_000
+    dead_life: int = 90 * _DAY
+    dead: int = 100_000
+
+
+class Engine:
+    """One namespace on one server."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        namespace: str,
+        *,
+        deadline: float = 5.0,
+        test_clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.keys = Keys(namespace)
+        self.link = Link(endpoint, self.keys, deadline=deadline, test_clock=test_clock)
+
+    def init(self) -> Call[str]:
+        """Make the namespace. Only mending calls it: the first call of any other verb makes it by itself."""
+        return self.link.call("init", (), bytes.decode)
+
+    # Entering the line
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
+        args: list[Argument] = []
+        for job in _page(jobs):
+            args += (job.id, _pack(job.header), job.payload)
+        return self.link.call("enqueue", tuple(args), _placed)
+
+    def promote(self, limit: int = PAGE) -> Call[tuple[int, int]]:
+        """How many came due, and when the next one will (-1: none)."""
+        return self.link.call("promote", (limit,), _pair)
+
+    def revive(self, ids: Sequence[str]) -> Call[list[str]]:
+        return self.link.call("revive", tuple(_page(ids)), _words)
+
+    # Running
+
+    def lease(
+        self,
+        worker: str,
+        number: int,
+        *,
+        queues: Sequence[str] = ("*",),
+        want: int = 1,
+        answered: int = 0,
+        room: int = ROOM,
+    ) -> Call[Leased]:
+        """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`."""
+        return self.link.call("lease", (worker, number, answered, min(want, PAGE), room, *queues), _leased)
+
+    def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> Call[list[str]]:
+        """Each: id, call number, result (empty for nothing)."""
+        return self.link.call("complete", (worker, *_flat(jobs)), _words)
+
+    def retry(self, worker: str, jobs: Sequence[tuple[str, int, int, str, str]]) -> Call[list[str]]:
+        """Each: id, call number, delay in ms, reason, error as JSON."""
+        return self.link.call("retry", (worker, *_flat(jobs)), _words)
+
+    def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
+        """Each: id, call number, reason, error as JSON."""
+        return self.link.call("bury", (worker, *_flat(jobs)), _words)
+
+    def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
+        """Each: id, call number."""
+        return self.link.call("release", (worker, *_flat(jobs)), _words)
+
+    def snooze(self, worker: str, jobs: Sequence[tuple[str, int, int, str]]) -> Call[list[str]]:
+        """Each: id, call number, delay in ms, reason."""
+        return self.link.call("snooze", (worker, *_flat(jobs)), _words)
+
+    def progress(self, worker: str, job_id: str, number: int, progress: str) -> Call[str]:
+        return self.link.call("progress", (worker, job_id, number, progress), bytes.decode)
+
+    # Workers' lives
+
+    def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> Call[str]:
+        return self.link.call("register", (worker, life, info, *queues), bytes.decode)
+
+    def renew(self, life: int, workers: Sequence[str]) -> Call[Renewed]:
+        return self.link.call("renew", (life, *workers), _renewed)
+
+    def retire(self, worker: str, limit: int = PAGE) -> Call[tuple[int, int]]:
+        """How many jobs went back, and 1 if there are more."""
+        return self.link.call("retire", (worker, limit), _pair)
+
+    def reap(self, life: int, *, limit: int = PAGE, crashes: int = CRASHES, cause: str = "{}") -> Call[tuple[int, int]]:
+        """Take back the jobs of workers that were not heard of: how many, and 1 if there are more."""
+        return self.link.call("reap", (limit, crashes, life, cause), _pair)
+
+    def reap_worker(
+        self,
+        worker: str,
+        started: Iterable[str],
+        life: int,
+        *,
+        limit: int = PAGE,
+        crashes: int = CRASHES,
+        cause: str = "{}",
+    ) -> Call[tuple[int, int]]:
+        """Take back at once the jobs of a worker that is known to be dead; only those it had started are charged."""
+        return self.link.call("reap", (limit, crashes, life, cause, worker, *started), _pair)
+
+    # Ending otherwise
+
+    def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> Call[list[str]]:
+        return self.link.call("cancel", (reason, *_page(ids)), _words)
+
+    def expire(self, limit: int = PAGE) -> Call[tuple[int, int]]:
+        """How many expired, and when the next one will (-1: none)."""
+        return self.link.call("expire", (limit,), _pair)
+
+    def prune(self, keep: Retention = Retention(), limit: int = PAGE) -> Call[tuple[int, int]]:  # noqa: B008  (frozen)
+        """How many were forgotten or made tombstones, and 1 if there are more."""
+        args = (limit, keep.tomb_life, keep.finished, keep.tombs, keep.dead_life, keep.dead)
+        return self.link.call("prune", args, _pair)
+
+    # Steering
+
+    def pause(self, queue: str) -> Call[str]:
+        return self.link.call("pause", (queue,), bytes.decode)
+
+    def resume(self, queue: str) -> Call[str]:
+        return self.link.call("resume", (queue,), bytes.decode)
+
+    # Mending
+
+    def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> Call[tuple[int, int]]:
+        """Make one page of one part agree with the headers: the next cursor (0: the end), and how much was mended."""
+        return self.link.call("reconcile", (part, cursor, limit), _pair)
+
+    def recount(self, last_event: bytes, counts: dict[str, int]) -> Call[str]:
+        args = tuple(_flat(counts.items()))
+        return self.link.call("recount", (last_event, *args), bytes.decode)
+
+    def all_keys(self) -> list[bytes]:
+        return [self.keys(name) for name in KINDS]
+
+
+def _page(items: Sequence[Any]) -> Sequence[Any]:
+    if len(items) > PAGE:
+        raise ValueError(f"{len(items)} jobs in one call; a page has at most {PAGE}")
+    return items
+
+
+def _flat(rows: Iterable[tuple[Argument, ...]]) -> list[Argument]:
+    return [value for row in rows for value in row]
+
+
+def _words(raw: list[bytes]) -> list[str]:
+    return [word.decode() for word in raw]
+
+
+def _pair(raw: list[Any]) -> tuple[int, int]:
+    return int(raw[0]), int(raw[1])
+
+
+def _placed(raw: list[bytes]) -> list[Placed]:
+    words = _words(raw)
+    return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
+
+
+def _leased(raw: list[Any]) -> Leased:
+    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
+    leases = [Lease(job_id.decode(), _header(header), payload) for job_id, header, payload in rows]
+    return Leased(raw[0].decode(), bool(raw[1]), leases)
+
+
+def _renewed(raw: list[list[bytes]]) -> Renewed:
+    flagged = _words(raw[1])
+    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)))

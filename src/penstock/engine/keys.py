@@ -1,0 +1,62 @@
+r"""Every key that Penstock stores, with its type and what is in it.
+
+One namespace is one hash tag, so one slot, and one script may touch all of it. The set is fixed: there is no key per
+job, queue, lane or batch, so nothing leaks and everything can be looked through. In lexical sets every score is 0 and
+the parts of a member are ended by \x1f.
+"""
+
+import re
+from typing import Final
+
+from penstock.errors import BadOption
+
+KINDS: Final[dict[str, str]] = {
+    "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten
+    "jobs": "hash",  # id → header, msgpack of job.Header: the truth that the rest can be rebuilt from
+    "payloads": "hash",  # id → opaque bytes; gone when the job is done
+    "results": "hash",  # id → opaque bytes
+    "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
+    "ready": "zset",  # lexical: queue, priority and sequence, id
+    "scheduled": "zset",  # due ms: id
+    "leases": "zset",  # lexical: worker, call, id
+    "cancels": "zset",  # lexical: worker, id of a running job whose cancelling was asked for
+    "timers": "zset",  # due ms: what, id; `expire` for a waiting job that may expire
+    "finished": "zset",  # until when the record is kept: id, done or cancelled
+    "dead": "zset",  # when it died: id
+    "tombs": "zset",  # when it finished: id whose header is compact
+    "unique": "hash",  # unique key → id of its unfinished holder
+    "queues": "hash",  # queue → '' or paused
+    "workers": "zset",  # alive until: worker
+    "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
+    "calls": "hash",  # worker → highest lease call whose answer it has
+    "retired": "zset",  # since when: worker whose id is refused
+    "idle": "zset",  # lexical: queue or *, worker that waits for work
+    "counts": "hash",  # queue, state → how many
+    "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait or run → ms
+    "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, [id, attempt, note, …]], …]]
+}
+
+SEPARATOR: Final = "\x1f"
+_NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
+
+
+class Keys:
+    """The names of one namespace's keys and channels."""
+
+    def __init__(self, namespace: str) -> None:
+        if not _NAME.match(namespace):
+            raise BadOption(f"namespace {namespace[:60]!r}: use 1 to 100 letters, digits and . _ : / -")
+        self.namespace = namespace
+        self.prefix = f"penstock:{{{namespace}}}:"
+
+    def __call__(self, name: str) -> bytes:
+        return (self.prefix + name).encode()
+
+    def mailbox(self, name: str) -> str:
+        """The sharded channel on which a worker or a waiting client is told things."""
+        return f"{self.prefix}to:{name}"
+
+    @property
+    def timer(self) -> str:
+        """The sharded channel that says that something is due earlier than was known."""
+        return f"{self.prefix}timer"

@@ -1,0 +1,196 @@
+"""Sending calls: one value runs on an event loop, in a blocking program or in a pipeline.
+
+Every script is idempotent, so whatever may or may not have been executed is simply sent again until the deadline.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from redis import exceptions as redis_errors
+
+from penstock.engine.keys import Keys
+from penstock.engine.scripts import SCHEMA, Script, load
+from penstock.errors import PenstockError, QueueFull, SchemaMismatch, Unavailable
+from penstock.server.connect import Endpoint
+
+T = TypeVar("T")
+Argument = str | bytes | int
+
+# Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
+_PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
+_ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
+# redis-py cuts the code off the texts of these.
+_CODES: Final[dict[type[Exception], str]] = {
+    redis_errors.AskError: "ASK",
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.MovedError: "MOVED",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.TryAgainError: "TRYAGAIN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One run of a script, not sent yet: await it, call `.sync()`, or give several to `Link.together`."""
+
+    link: "Link"
+    script: Script
+    args: tuple[Argument, ...]
+    decode: Callable[[Any], T]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.link.run(self).__await__()
+
+    def sync(self) -> T:
+        return self.link.run_sync(self)
+
+
+class Link:
+    """The way to one namespace on one server."""
+
+    def __init__(
+        self, endpoint: Endpoint, keys: Keys, *, deadline: float = 5.0, test_clock: Callable[[], int] | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self.keys = keys
+        self.deadline = deadline
+        self.stop_at = 0  #: test build only: the redis.call at which scripts stop
+        self._clock = test_clock
+        scripts = load(test=test_clock is not None)
+        self._scripts = scripts
+        self._keys = {name: [keys(key) for key in script.keys] for name, script in scripts.items()}
+
+    def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T]) -> Call[T]:
+        return Call(self, self._scripts[verb], args, decode)
+
+    async def run(self, call: Call[T]) -> T:
+        """Send one call, again if need be, and decode its answer."""
+        (answer,) = await self.together(call)
+        return call.decode(answer)
+
+    async def together(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
+        trouble = _Trouble(self.deadline, str(self.endpoint))
+        try:
+            async with asyncio.timeout(self.deadline):
+                while True:
+                    try:
+                        return await self._send(calls)
+                    except (redis_errors.RedisError, OSError) as error:
+                        wait = trouble.after(error)
+                        if trouble.lost:
+                            await self.endpoint.forget()
+                        await asyncio.sleep(wait)
+        except TimeoutError as error:
+            raise trouble.unavailable() from error
+
+    def run_sync(self, call: Call[T]) -> T:
+        """Send one call from blocking code."""
+        trouble = _Trouble(self.deadline, str(self.endpoint))
+        while True:
+            try:
+                return call.decode(self._send_sync(call))
+            except (redis_errors.RedisError, OSError) as error:
+                wait = trouble.after(error)
+                if trouble.lost:
+                    self.endpoint.forget_sync()
+                time.sleep(wait)
+
+    async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        client = await self.endpoint.client()
+        pipeline = client.pipeline(transaction=False)
+        for call in calls:
+            pipeline.execute_command(*self._command("EVALSHA", call.script.sha, call))
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        for i, answer in enumerate(answers):
+            if _unknown(answer):
+                answers[i] = await self._introduce(client, calls[i])
+            elif isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    async def _introduce(self, client: Any, call: Call[Any]) -> Any:
+        """The server lost, or never had, this script or this namespace: send both, whichever it lacks."""
+        await client.execute_command(*self._init())
+        return await client.execute_command(*self._command("EVAL", call.script.text, call))
+
+    def _send_sync(self, call: Call[Any]) -> Any:
+        client: Any = self.endpoint.client_sync()
+        try:
+            return client.execute_command(*self._command("EVALSHA", call.script.sha, call))
+        except redis_errors.ResponseError as error:
+            if not _unknown(error):
+                raise
+            client.execute_command(*self._init())
+            return client.execute_command(*self._command("EVAL", call.script.text, call))
+
+    def _command(self, kind: str, script: str, call: Call[Any]) -> list[Argument]:
+        keys = self._keys[call.script.name]
+        return [kind, script, len(keys), *keys, *call.args, *self._test_args()]
+
+    def _init(self) -> list[Argument]:
+        return self._command("EVAL", self._scripts["init"].text, self.call("init", (), bytes))
+
+    def _test_args(self) -> tuple[Argument, ...]:
+        return (self._clock(), self.stop_at) if self._clock else ()
+
+
+class _Trouble:
+    """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
+
+    def __init__(self, deadline: float, where: str) -> None:
+        self._where = where
+        self._deadline = deadline
+        self._until = time.monotonic() + deadline
+        self._pause = 0.01
+        self._last: BaseException | None = None
+        self.lost = False  #: the connection or its server is not the right one any more
+
+    def after(self, error: Exception) -> float:
+        """Seconds to wait; raises what sending again cannot help."""
+        self._last = error
+        word = _word(error)
+        if word == "OOM":
+            raise QueueFull(f"{self._where} has no memory left (maxmemory): nothing was stored") from error
+        if word == "PENSTOCKSCHEMA":
+            raise SchemaMismatch(_mismatch(error)) from error
+        if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
+            raise Unavailable(f"{self._where} refuses: {error}; check user, password and permissions") from error
+        self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
+        if not self.lost and word not in _PASSING:
+            raise PenstockError(f"a script failed on {self._where}: {error}") from error
+        self._pause = min(self._pause * 2, 1.0)
+        if time.monotonic() + self._pause > self._until:
+            raise self.unavailable() from error
+        return random.uniform(self._pause / 2, self._pause)  # noqa: S311  (jitter)
+
+    def unavailable(self) -> Unavailable:
+        cause = f": {self._last}" if self._last else ""
+        return Unavailable(
+            f"{self._where} did not answer within {self._deadline:g} s{cause}; sending again with the same id is safe"
+        )
+
+
+def _word(error: Exception) -> str:
+    return _CODES.get(type(error)) or str(error).partition(" ")[0]
+
+
+def _unknown(answer: object) -> bool:
+    if not isinstance(answer, redis_errors.ResponseError):
+        return False
+    return isinstance(answer, redis_errors.NoScriptError) or str(answer) == "PENSTOCKSCHEMA missing"
+
+
+def _mismatch(error: Exception) -> str:
+    found = str(error).partition(" ")[2]
+    return (
+        f"the data here has layout {found}, this Penstock knows {SCHEMA}: "
+        "upgrade whichever is older, or use another namespace"
+    )

@@ -1,0 +1,11 @@
+-- bury: running → dead, payload intact. One failure more, and no more tries.
+-- flags: allow-oom
+-- include: header write move settle
+-- args: worker, then per job: id, call number, reason, error as JSON
+-- returns: per job: ok | cancelled | stale
+-- event: bury
+return settle('bury', 4, function(id, h, at)
+  remember(id, h, 'bury', ARGV[at + 1])
+  h[FAILURES], h[REASON] = h[FAILURES] + 1, ARGV[at]
+  move('bury', id, h, 'dead', h[REASON])
+end)

@@ -1,0 +1,60 @@
+-- enqueue: – → ready | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
+-- flags: none (a full server refuses new jobs, and only those)
+-- keys: payloads queues
+-- include: header write move
+-- args: per job its id, its header (state '', times below 10^12 are delays from now) and its payload
+-- returns: per job: created | exists | unique, the id that holds, its state
+-- event: enqueue
+local ids, answers, names = {}, {}, {}
+for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
+local found = read(ids)
+
+local function instant(at)
+  return (at > 0 and at < DELAY_BELOW) and now + at or at
+end
+
+-- holder(key) → id and header of the unfinished job that has this unique key.
+local taken = {}
+local function holder(key)
+  local id = taken[key] or call('HGET', unique, key)
+  local h = id and read({ id })[1]
+  if h and h[UNIQUE] == key and (waits(h) or h[STATE] == 'running') then return id, h end
+end
+
+local function create(id, h, payload)
+  h[CREATED], h[SIZE] = now, #payload
+  h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
+  store(payloads, id, payload)
+  if h[DUE] > now then
+    move('enqueue', id, h, 'scheduled')
+  else
+    tail(h)
+    move('enqueue', id, h, 'ready')
+  end
+  cache[id] = h
+  if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
+  names[h[QUEUE]] = true
+end
+
+local made = 0
+for i, id in ipairs(ids) do
+  local new, h = cmsgpack.unpack(ARGV[i * 3 - 1]), found[i] or cache[id]
+  local word = h and (h[NONCE] == new[NONCE] and 'created' or 'exists')
+  if not h and new[UNIQUE] ~= '' then
+    id, h = holder(new[UNIQUE])
+    word = h and 'unique'
+  end
+  if not h then
+    id, h, word, made = ids[i], new, 'created', made + 1
+    create(id, h, ARGV[i * 3])
+  end
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = word, id, h[STATE]
+end
+
+if made > 0 then
+  call('HINCRBY', meta, 'accepted', made)
+  for name in pairs(names) do call('HSETNX', queues, name, '') end
+  finish()
+end
+return answers

@@ -1,0 +1,22 @@
+-- init: makes the namespace, or checks that it is one of ours. Each fixed key is kept alive by a sentinel, so that a
+-- script never empties one: in a slot that is being moved, a key that vanished under a script would abort it half way.
+-- unchecked
+-- flags: allow-oom
+-- keys: meta jobs payloads results attempts unique queues nodes calls counts stats
+-- keys: ready leases idle cancels scheduled timers workers retired dead finished tombs events
+-- args: none
+-- returns: the schema version found or made
+local found = call('HGET', meta, 'schema')
+if found and found ~= SCHEMA then return found end
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, queues, nodes, calls, counts, stats }) do
+  call('HSET', key, '', '')
+end
+for _, key in ipairs({ ready, leases, idle, cancels }) do call('ZADD', key, 0, '') end
+for _, key in ipairs({ scheduled, timers, workers, retired, dead, finished, tombs }) do
+  call('ZADD', key, 'inf', '')
+end
+if call('EXISTS', events) == 0 then
+  call('XADD', events, '*', 'e', cmsgpack.pack({ now, {} }))
+end
+if not found then call('HSET', meta, 'schema', SCHEMA, 'made', now) end
+return SCHEMA

@@ -1,0 +1,80 @@
+-- lease: ready → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
+-- flags: allow-oom
+-- keys: payloads workers calls
+-- include: header write move candidates
+-- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
+--       payload at most, the names of its queues in strict order or * for all
+-- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
+--          then per job: id, header, payload. A resent call gets its jobs again.
+-- event: lease; expire and bury for candidates that can no longer run
+local worker, number, want, room = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
+local claim = worker .. SEP .. number
+local answer = { 'ok', 0 }
+
+local function give(id, packed, payload)
+  local n = #answer
+  answer[n + 1], answer[n + 2], answer[n + 3] = id, packed, payload
+end
+
+if not call('ZSCORE', workers, worker) then return { 'unknown', 0 } end
+local answered = tonumber(call('HGET', calls, worker) or 0)
+if tonumber(number) <= answered then return { 'stale', 0 } end
+
+local before = call('ZRANGE', leases, '[' .. claim .. SEP, '(' .. claim .. AFTER, 'BYLEX')
+if #before > 0 then
+  for i, member in ipairs(before) do before[i] = string.sub(member, #claim + 2) end
+  local packed, contents = call('HMGET', jobs, unpack(before)), call('HMGET', payloads, unpack(before))
+  for i, id in ipairs(before) do give(id, packed[i], contents[i]) end
+  return answer
+end
+
+local names = {}
+for at = 6, ARGC do names[#names + 1] = ARGV[at] end
+local ids = candidates(names, want)
+
+-- What cannot run leaves the line here; what can is started, as long as its payloads fit into the answer.
+local headers, start, size = read(ids), {}, 0
+for i = 1, #ids do
+  local id, h = ids[i], headers[i]
+  if not h or h[STATE] ~= 'ready' then
+    drop(ready, lines[id])
+    answer[2] = 1
+  elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
+    h[REASON] = 'expired'
+    move('expire', id, h, 'cancelled', 'expired')
+    answer[2] = 1
+  elseif #start > 0 and size + h[SIZE] > room then
+    answer[2] = 1
+    break
+  else
+    start[#start + 1] = id
+    size = size + h[SIZE]
+  end
+end
+
+if #start > 0 then
+  local contents = call('HMGET', payloads, unpack(start))
+  local fence = math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
+  for i, id in ipairs(start) do
+    local h = cache[id]
+    if contents[i] then
+      tally(sums, h[QUEUE], 'wait', now - h[SINCE])
+      fence = fence + 1
+      h[CLAIM], h[FENCE], h[STARTED], h[STARTS] = claim, fence, now, h[STARTS] + 1
+      give(id, move('lease', id, h, 'running'), contents[i])
+    else
+      h[REASON] = 'payload_lost'
+      move('bury', id, h, 'dead', 'payload_lost')
+      answer[2] = 1
+    end
+  end
+  call('HSET', meta, 'fence', fence)
+end
+
+if tonumber(ARGV[3]) > answered then call('HSET', calls, worker, ARGV[3]) end
+local hungry = #answer - 2 < want * 3 and answer[2] == 0
+for _, name in ipairs(names) do
+  if hungry then add(idle, 0, name .. SEP .. worker) else drop(idle, name .. SEP .. worker) end
+end
+finish()
+return answer

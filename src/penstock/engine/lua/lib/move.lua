@@ -1,0 +1,136 @@
+-- The transition: a job goes from one state to another, and everything that follows from it.
+-- keys: meta timers unique cancels counts stats events idle
+
+local deltas = {}        -- queue → state → change of its count
+local sums = {}          -- queue → measure → milliseconds
+local groups = {}        -- of the event: { verb, queue, task, { id, attempt, note, … } }
+local group              -- the last of them
+local written = 0        -- values in its list
+local arrivals = {}      -- queue → how many became ready
+local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
+local sequence           -- the last place in line that was given out
+local prefix = string.sub(meta, 1, -5)
+
+local function tally(sheet, queue, name, change)
+  local row = sheet[queue]
+  if not row then
+    row = {}
+    sheet[queue] = row
+  end
+  row[name] = (row[name] or 0) + change
+end
+
+-- note(verb, id, h, text): one more line of this call's event.
+local function note(verb, id, h, text)
+  if not group or group[3] ~= h[TASK] or group[2] ~= h[QUEUE] or group[1] ~= verb then
+    group, written = { verb, h[QUEUE], h[TASK], {} }, 0
+    groups[#groups + 1] = group
+  end
+  local rows = group[4]
+  rows[written + 1], rows[written + 2], rows[written + 3] = id, h[FAILURES] + h[CRASHES], text or ''
+  written = written + 3
+end
+
+local function alarm(key, at)
+  if not alarms[key] or at < alarms[key] then alarms[key] = at end
+end
+
+-- tail(h): gives a job that enters `ready` the last place in its line.
+local function tail(h)
+  sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
+  h[SEQ] = sequence
+end
+
+local function leave(id, h)
+  local key, _, member = place(id, h)
+  drop(key, member)
+  tally(deltas, h[QUEUE], h[STATE], -1)
+  if h[STATE] == 'running' then
+    if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
+    tally(sums, h[QUEUE], 'run', now - h[STARTED])
+    h[CLAIM], h[CANCELLING] = '', 0
+  end
+end
+
+local function enter(id, h)
+  local key, score, member = place(id, h)
+  add(key, score, member)
+  tally(deltas, h[QUEUE], h[STATE], 1)
+  if h[STATE] == 'ready' then arrivals[h[QUEUE]] = (arrivals[h[QUEUE]] or 0) + 1 end
+  if key == scheduled then alarm(scheduled, score) end
+end
+
+-- guard(id, h, before, unfinished): what a job holds while it is unfinished or waits: its unique key, its expiry.
+local function guard(id, h, waited, unfinished)
+  local waiting = waits(h)
+  if h[EXPIRES] > 0 and waited ~= waiting then
+    if waiting then
+      add(timers, h[EXPIRES], 'expire' .. SEP .. id)
+      alarm(timers, h[EXPIRES])
+    else
+      drop(timers, 'expire' .. SEP .. id)
+    end
+  end
+  if h[UNIQUE] ~= '' and unfinished ~= (waiting or h[STATE] == 'running') then
+    if unfinished then erase(unique, h[UNIQUE]) else set(unique, h[UNIQUE], id) end
+  end
+end
+
+-- move(verb, id, h, state, text) → the packed header. A new job comes from the state ''.
+local function move(verb, id, h, state, text)
+  local waited = waits(h)
+  local unfinished = waited or h[STATE] == 'running'
+  if h[STATE] ~= '' then leave(id, h) end
+  h[STATE], h[SINCE] = state, now
+  enter(id, h)
+  guard(id, h, waited, unfinished)
+  note(verb, id, h, text)
+  return save(id, h)
+end
+
+local function mail(to, text) return call('SPUBLISH', prefix .. to, text) end
+
+-- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
+-- did not hear it asks again by itself; one that nobody listens for any more is passed over.
+local function wake(queue, n)
+  for _, name in ipairs({ queue, '*' }) do
+    local asleep = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
+    for _, member in ipairs(asleep) do
+      if n <= 0 then return end
+      call('ZREM', idle, member)
+      if mail('to:' .. string.sub(member, #name + 2), 'work') > 0 then n = n - 1 end
+    end
+  end
+end
+
+local function tell()
+  if #groups == 0 then return end
+  local minute = math.floor(now / 60000) .. SEP
+  for _, one in ipairs(groups) do
+    call('HINCRBY', stats, minute .. one[2] .. SEP .. one[1], #one[4] / 3)
+  end
+  for queue, row in pairs(sums) do
+    for name, milliseconds in pairs(row) do
+      if milliseconds > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, milliseconds) end
+    end
+  end
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, groups }))
+end
+
+-- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
+local function finish()
+  if sequence then call('HSET', meta, 'seq', sequence) end
+  write()
+  for queue, row in pairs(deltas) do
+    for state, change in pairs(row) do
+      if change ~= 0 then call('HINCRBY', counts, queue .. SEP .. state, change) end
+    end
+  end
+  tell()
+  for key, at in pairs(alarms) do
+    if head(key) == at then mail('timer', at) end
+  end
+  if next(arrivals) and call('ZCARD', idle) > 1 then
+    for queue, n in pairs(arrivals) do wake(queue, math.min(n, 8)) end
+  end
+end

@@ -1,0 +1,48 @@
+-- Settling: a page of jobs of one worker, each by the attempt that holds it. An attempt that does not hold it changes
+-- nothing; the one that settled it last gets its first answer again; nobody spoils the page for the others.
+-- keys: attempts
+
+local KEPT = 10   -- failed tries remembered per job
+
+-- remember(id, h, outcome, text): adds the running attempt to the job's history.
+local function remember(id, h, outcome, text)
+  local raw = call('HGET', attempts, id)
+  local history = raw and cmsgpack.unpack(raw) or {}
+  if #history >= KEPT then table.remove(history, 1) end
+  local worker = string.match(h[CLAIM], '^[^\31]*')
+  history[#history + 1] = { h[FAILURES] + h[CRASHES] + 1, h[STARTED], now, worker, outcome, text }
+  store(attempts, id, cmsgpack.pack(history))
+end
+
+-- cancelled(verb, id, h): a job whose cancelling was asked for ends so, unless it was quicker and completed.
+local function cancelled(verb, id, h)
+  h[RELEASES] = h[RELEASES] + 1
+  move(verb, id, h, 'cancelled', h[REASON])
+end
+
+-- settle(verb, width, apply) → a word per job: ok, cancelled or stale.
+-- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
+local function settle(verb, width, apply)
+  local ids, answers, claims = {}, {}, {}
+  for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
+  local headers = read(ids)
+  for i = 1, #ids do
+    local id, h, at = ids[i], headers[i], i * width - width + 2
+    local number = ARGV[at + 1]
+    local claim = claims[number] or ARGV[1] .. SEP .. number
+    claims[number] = claim
+    if not h then
+      answers[i] = 'stale'
+    elseif h[STATE] == 'running' and h[CLAIM] == claim then
+      local answer = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
+      h[LAST] = claim .. SEP .. verb .. SEP .. answer
+      if answer == 'ok' then apply(id, h, at + 2) else cancelled(verb, id, h) end
+      answers[i] = answer
+    else
+      local settled = claim .. SEP .. verb .. SEP
+      answers[i] = string.sub(h[LAST], 1, #settled) == settled and string.sub(h[LAST], #settled + 1) or 'stale'
+    end
+  end
+  finish()
+  return answers
+end

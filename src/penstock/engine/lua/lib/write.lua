@@ -1,0 +1,37 @@
+-- Pending writes. A script reads and checks everything first, then writes in one go and in this order, each key with
+-- one variadic command: contents, headers, removals from indexes, additions to indexes. The header is the truth: what
+-- comes after it can be rebuilt from it (reconcile), should a script ever be stopped half way.
+
+local stages = { {}, {}, {}, {} }
+
+local function put(stage, command, key, a, b)
+  local piles = stages[stage]
+  local pile = piles[key]
+  if not pile then
+    pile = { command, key, n = 2 }
+    piles[key] = pile
+    piles[#piles + 1] = pile
+  end
+  local n = pile.n + 1
+  pile[n] = a
+  if b then n = n + 1; pile[n] = b end
+  pile.n = n
+end
+
+local function store(key, field, value) put(1, 'HSET', key, field, value) end
+local function drop(key, member) put(3, 'ZREM', key, member) end
+local function erase(key, field) put(3, 'HDEL', key, field) end
+local function add(key, score, member) put(4, 'ZADD', key, score, member) end
+local function set(key, field, value) put(4, 'HSET', key, field, value) end
+
+local function save(id, h)
+  local packed = cmsgpack.pack(h)
+  put(2, 'HSET', jobs, id, packed)
+  return packed
+end
+
+local function write()
+  for stage = 1, 4 do
+    for _, pile in ipairs(stages[stage]) do call(unpack(pile, 1, pile.n)) end
+  end
+end

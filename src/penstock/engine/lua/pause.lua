@@ -1,0 +1,11 @@
+-- pause: nothing of this queue is leased from now on; what runs goes on.
+-- flags: allow-oom
+-- keys: queues events
+-- args: queue
+-- returns: ok | paused (it was already)
+-- event: pause
+local queue = ARGV[1]
+if call('HGET', queues, queue) == 'paused' then return 'paused' end
+call('HSET', queues, queue, 'paused')
+call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, { { 'pause', queue, '', {} } } }))
+return 'ok'

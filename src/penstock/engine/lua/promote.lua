@@ -1,0 +1,20 @@
+-- promote: scheduled → ready, for what is due, in the order of due times.
+-- flags: allow-oom
+-- include: header write move
+-- args: how many at most
+-- returns: how many were moved, the next due time or -1
+-- event: promote
+local ids = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
+local headers, moved = read(ids), 0
+for i, id in ipairs(ids) do
+  local h = headers[i]
+  if h and h[STATE] == 'scheduled' then
+    tail(h)
+    move('promote', id, h, 'ready')
+    moved = moved + 1
+  else
+    drop(scheduled, id)
+  end
+end
+finish()
+return { moved, head(scheduled) or -1 }

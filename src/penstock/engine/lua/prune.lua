@@ -1,0 +1,65 @@
+-- prune: done | cancelled | dead → tombstone → gone, by age and by number.
+-- flags: allow-oom
+-- keys: payloads results attempts retired
+-- include: header write move
+-- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
+-- returns: how many were pruned, 1 if there is more to do
+-- event: prune
+local limit, tomb_life = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+-- old(key, before, most) → ids of a page that are older than that, or too many.
+local function old(key, before, most)
+  local ids, over = {}, call('ZCARD', key) - 1 - most
+  local rows = call('ZRANGE', key, 0, limit - 1, 'WITHSCORES')
+  for i = 1, #rows, 2 do
+    local row = (i + 1) / 2
+    if rows[i] == '' or (row > over and tonumber(rows[i + 1]) > before) then break end
+    ids[row] = rows[i]
+  end
+  return ids
+end
+
+local function entomb(id, h)
+  drop((place(id, h)), id)
+  tally(deltas, h[QUEUE], h[STATE], -1)
+  h[COMPACT], h[LANES], h[PROGRESS], h[UNIQUE] = 1, {}, '', ''
+  add(tombs, h[SINCE], id)
+  erase(payloads, id)
+  erase(results, id)
+  erase(attempts, id)
+  note('prune', id, h)
+  save(id, h)
+end
+
+local pruned, full = 0, 0
+local function sweep(key, before, most)
+  local ids = old(key, before, most)
+  local headers = read(ids)
+  for i, id in ipairs(ids) do
+    local h = headers[i]
+    if h and place(id, h) == key then entomb(id, h) else drop(key, id) end
+  end
+  pruned = pruned + #ids
+  if #ids == limit then full = 1 end
+end
+
+local gone = old(tombs, now - tomb_life, tonumber(ARGV[4]))
+for _, id in ipairs(gone) do
+  drop(tombs, id)
+  erase(jobs, id)
+end
+if #gone > 0 then call('HINCRBY', meta, 'forgotten', #gone) end
+sweep(finished, now, tonumber(ARGV[3]))
+sweep(dead, now - tonumber(ARGV[5]), tonumber(ARGV[6]))
+for _, worker in ipairs(call('ZRANGE', retired, '-inf', now - tomb_life, 'BYSCORE', 'LIMIT', 0, limit)) do
+  drop(retired, worker)
+end
+
+local page = call('HSCAN', stats, call('HGET', meta, 'swept') or '0', 'COUNT', 100)
+for i = 1, #page[2], 2 do
+  local minute = tonumber(string.match(page[2][i], '^%d+'))
+  if minute and minute < now / 60000 - STATS_MINUTES then erase(stats, page[2][i]) end
+end
+call('HSET', meta, 'swept', page[1])
+finish()
+return { pruned + #gone, (full == 1 or #gone == limit) and 1 or 0 }

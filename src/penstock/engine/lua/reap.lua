@@ -1,0 +1,73 @@
+-- reap: the jobs of a dead worker: running → ready at the head of the line, or → dead after too many crashes.
+-- Anyone may call it, any number at once. It starts from `leases`: a worker that no index knows is dead too.
+-- flags: allow-oom
+-- include: header write move settle life
+-- args: how many jobs at most, crashes that bury a job, life in ms, cause as JSON; then, to reap one worker that is known to be
+--       dead, its id and the ids of the jobs it had really started: only those are charged with a crash
+-- returns: how many jobs were moved, 1 if there are more
+-- event: reap
+local limit, budget, named = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGC >= 5 and ARGV[5]
+local grace = heard(tonumber(ARGV[3]))
+
+local started = {}
+for at = 6, ARGC do started[ARGV[at]] = true end
+
+-- dead_workers() → those that hold jobs and are past their life, until the page is full; then those that hold none.
+local function dead_workers()
+  local found, taken, from = {}, 0, '('
+  while taken < limit do
+    local first = call('ZRANGE', leases, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+    if not first then break end
+    local worker = string.match(first, '^[^\31]*')
+    local alive = call('ZSCORE', workers, worker)
+    if not alive or tonumber(alive) < now then
+      found[#found + 1] = worker
+      taken = taken + #held_by(worker, limit - taken)
+    end
+    from = '[' .. worker .. AFTER
+  end
+  for _, worker in ipairs(call('ZRANGE', workers, '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 100)) do
+    found[#found + 1] = worker
+  end
+  return found
+end
+
+local function lost(id, h)
+  if named and not started[id] then
+    h[RELEASES] = h[RELEASES] + 1
+    return move('reap', id, h, 'ready', 'not_started')
+  end
+  remember(id, h, 'crash', ARGV[4])
+  h[CRASHES] = h[CRASHES] + 1
+  if h[CRASHES] < budget then return move('reap', id, h, 'ready', 'crash') end
+  h[REASON] = 'crash_loop'
+  move('reap', id, h, 'dead', 'crash_loop')
+end
+
+local ids, members = {}, {}
+local gone = named and { named } or (now < grace and {} or dead_workers())
+for _, worker in ipairs(gone) do
+  for _, member in ipairs(held_by(worker, limit - #members)) do
+    members[#members + 1] = member
+    ids[#ids + 1] = string.match(member, '[^\31]*$')
+  end
+  if #members >= limit then break end
+end
+
+local headers = read(ids)
+for i, id in ipairs(ids) do
+  local h = headers[i]
+  if not h or h[STATE] ~= 'running' or h[CLAIM] .. SEP .. id ~= members[i] then
+    drop(leases, members[i])
+  elseif h[CANCELLING] == 1 then
+    cancelled('reap', id, h)
+  else
+    lost(id, h)
+  end
+end
+finish()
+local more = 0
+for _, worker in ipairs(gone) do
+  if #held_by(worker, 1) > 0 then more = 1 else depart(worker) end
+end
+return { #ids, more }

@@ -1,0 +1,97 @@
+-- reconcile: one page of one part is made to agree with the headers, which are the truth. A pass over `jobs` puts back
+-- what an index lacks; a pass over each index takes out what does not belong there.
+-- flags: allow-oom
+-- keys: payloads results attempts queues workers retired idle calls nodes
+-- include: header write move
+-- args: part, cursor, how many at most
+-- returns: the next cursor or 0, how many things were mended
+-- event: those of the jobs that had to be buried
+local part, cursor, mended = ARGV[1], ARGV[2], 0
+
+local function fix(act, ...)
+  mended = mended + 1
+  act(...)
+end
+
+-- mend(id, h): what this header asks for is there.
+local function mend(id, h)
+  local key, score, member = place(id, h)
+  local kept = call('ZSCORE', key, member)
+  if not kept or tonumber(kept) ~= score then fix(add, key, score, member) end
+  call('HSETNX', queues, h[QUEUE], '')
+  if waits(h) and h[EXPIRES] > 0 and not call('ZSCORE', timers, 'expire' .. SEP .. id) then
+    fix(add, timers, h[EXPIRES], 'expire' .. SEP .. id)
+  end
+  if h[CANCELLING] == 1 then
+    local flag = string.match(h[CLAIM], '^[^\31]*') .. SEP .. id
+    if not call('ZSCORE', cancels, flag) then fix(add, cancels, 0, flag) end
+  end
+  if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
+    fix(set, unique, h[UNIQUE], id)
+  end
+  if h[RESULT] == 1 and h[COMPACT] == 0 and call('HEXISTS', results, id) == 0 then
+    h[RESULT] = 2
+    fix(save, id, h)
+  end
+  if waits(h) and call('HEXISTS', payloads, id) == 0 then
+    h[REASON] = 'payload_lost'
+    fix(move, 'bury', id, h, 'dead', 'payload_lost')
+  end
+end
+
+-- A header that cannot be understood: its payload goes to the dead letter, or, without one, the field is dropped.
+local function quarantine(id)
+  if call('HEXISTS', payloads, id) == 0 then return fix(erase, jobs, id) end
+  local h = cmsgpack.unpack(BLANK)
+  h[CREATED], h[REASON] = now, 'unreadable_header'
+  fix(move, 'bury', id, h, 'dead', 'unreadable_header')
+end
+
+-- belongs[part](member, value, id, h) → may it stay?
+local function indexed(key)
+  return function(member, _, id, h)
+    if not h then return false end
+    local at, _, as = place(id, h)
+    return at == key and as == member
+  end
+end
+local function known(worker) return call('ZSCORE', workers, worker) end
+local belongs = {
+  ready = indexed(ready), scheduled = indexed(scheduled), leases = indexed(leases), dead = indexed(dead),
+  finished = indexed(finished), tombs = indexed(tombs),
+  timers = function(_, _, _, h) return h and waits(h) and h[EXPIRES] > 0 end,
+  cancels = function(_, _, _, h) return h and h[CANCELLING] == 1 end,
+  payloads = function(_, _, _, h) return h and h[COMPACT] == 0 and h[STATE] ~= 'done' end,
+  results = function(_, _, _, h) return h and h[COMPACT] == 0 and h[RESULT] == 1 end,
+  attempts = function(_, _, _, h) return h and h[COMPACT] == 0 end,
+  unique = function(member, id)
+    local h = read({ id })[1]
+    return h and h[UNIQUE] == member and (waits(h) or h[STATE] == 'running')
+  end,
+  workers = function(member) return not call('ZSCORE', retired, member) end,
+  idle = function(member) return known(string.match(member, '[^\31]*$')) end,
+  calls = function(member) return known(member) end,
+  nodes = function(member) return known(member) end,
+}
+local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique,
+                 calls = calls, nodes = nodes }
+local zsets = { ready = ready, scheduled = scheduled, leases = leases, dead = dead, finished = finished,
+                tombs = tombs, timers = timers, cancels = cancels, workers = workers, idle = idle }
+
+local key = hashes[part] or zsets[part]
+local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
+local rows, ids = page[2], {}
+for i = 1, #rows, 2 do ids[#ids + 1] = string.match(rows[i], '[^\31]*$') end
+local headers = read(ids)
+for i, id in ipairs(ids) do
+  local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
+  if member ~= '' then
+    if part == 'jobs' then
+      if h then mend(id, h) else quarantine(id) end
+    elseif not belongs[part](member, value, id, h) then
+      fix(hashes[part] and erase or drop, key, member)
+    end
+  end
+end
+finish()
+return { page[1], mended }

@@ -1,0 +1,13 @@
+-- register: a worker begins its life. Its id names one incarnation and is never used again.
+-- flags: allow-oom
+-- include: header write move life
+-- args: worker, life in ms, information as JSON, the names of its queues or *
+-- returns: ok | retired
+local worker = ARGV[1]
+if call('ZSCORE', retired, worker) then return 'retired' end
+local names = {}
+for at = 4, ARGC do names[#names + 1] = ARGV[at] end
+heard(tonumber(ARGV[2]))
+call('HSET', nodes, worker, cmsgpack.pack({ ARGV[3], names, tonumber(ARGV[2]), now }))
+call('ZADD', workers, now + ARGV[2], worker)
+return 'ok'

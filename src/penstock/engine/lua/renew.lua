@@ -1,0 +1,25 @@
+-- renew: workers stay alive, whatever they run and however long it takes.
+-- flags: allow-oom
+-- keys: cancels
+-- include: header write move life
+-- args: life in ms, then the workers
+-- returns: per worker: ok | unknown; then the running jobs whose cancelling was asked for: worker, id, …
+local words, asked, alive = {}, {}, { 'ZADD', workers, 'XX' }
+for at = 2, ARGC do
+  local worker = ARGV[at]
+  if call('ZSCORE', workers, worker) then
+    words[#words + 1] = 'ok'
+    alive[#alive + 1] = now + ARGV[1]
+    alive[#alive + 1] = worker
+    local members = call('ZRANGE', cancels, '[' .. worker .. SEP, '(' .. worker .. AFTER, 'BYLEX')
+    for _, member in ipairs(members) do
+      asked[#asked + 1] = worker
+      asked[#asked + 1] = string.sub(member, #worker + 2)
+    end
+  else
+    words[#words + 1] = 'unknown'
+  end
+end
+heard(tonumber(ARGV[1]))
+if #alive > 3 then call(unpack(alive)) end
+return { words, asked }

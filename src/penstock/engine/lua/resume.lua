@@ -1,0 +1,14 @@
+-- resume: a paused queue goes on, and its sleeping workers are told.
+-- flags: allow-oom
+-- keys: queues
+-- include: header write move
+-- args: queue
+-- returns: ok | open (it was not paused)
+-- event: resume
+local queue = ARGV[1]
+if call('HGET', queues, queue) ~= 'paused' then return 'open' end
+call('HSET', queues, queue, '')
+groups[1] = { 'resume', queue, '', {} }
+arrivals[queue] = tonumber(call('HGET', counts, queue .. SEP .. 'ready') or 0)
+finish()
+return 'ok'

@@ -1,0 +1,26 @@
+-- retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used.
+-- flags: allow-oom
+-- include: header write move settle life
+-- args: worker, how many jobs at most
+-- returns: how many went back, 1 if there are more
+-- event: release
+local worker = ARGV[1]
+local members = held_by(worker, tonumber(ARGV[2]))
+local ids = {}
+for i, member in ipairs(members) do ids[i] = string.match(member, '[^\31]*$') end
+local headers = read(ids)
+for i, id in ipairs(ids) do
+  local h = headers[i]
+  if not h or h[STATE] ~= 'running' or h[CLAIM] .. SEP .. id ~= members[i] then
+    drop(leases, members[i])
+  elseif h[CANCELLING] == 1 then
+    cancelled('release', id, h)
+  else
+    h[RELEASES] = h[RELEASES] + 1
+    move('release', id, h, 'ready')
+  end
+end
+finish()
+if #held_by(worker, 1) > 0 then return { #ids, 1 } end
+depart(worker)
+return { #ids, 0 }

@@ -1,0 +1,16 @@
+-- retry: running → scheduled, or → ready without a delay. One failure more.
+-- flags: allow-oom
+-- include: header write move settle
+-- args: worker, then per job: id, call number, delay in ms, reason, error as JSON
+-- returns: per job: ok | cancelled | stale
+-- event: retry
+return settle('retry', 5, function(id, h, at)
+  remember(id, h, 'retry', ARGV[at + 2])
+  h[FAILURES], h[REASON], h[DUE] = h[FAILURES] + 1, ARGV[at + 1], now + tonumber(ARGV[at])
+  if h[DUE] > now then
+    move('retry', id, h, 'scheduled', h[REASON])
+  else
+    tail(h)
+    move('retry', id, h, 'ready', h[REASON])
+  end
+end)

@@ -1,0 +1,118 @@
+"""The scripts: one Lua file per verb, put together with the pieces that it includes.
+
+A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
+those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version. Words in
+capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may hold a
+control character); AFTER, the byte that follows it, so that [name SEP, (name AFTER is all that begins with name SEP.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+import msgspec
+
+from penstock.job import DELAY_BELOW, Header
+
+SCHEMA: Final = "1"
+EVENTS_KEPT: Final = 10_000
+STATS_MINUTES: Final = 120
+
+_REAL_TIME: Final = """\
+local call = redis.call
+local ARGC = #ARGV
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+"""
+# For tests: the last two arguments are a now in ms and the number of the redis.call at which to stop (0: never). A key
+# that was not declared stops the script, too.
+_TEST_TIME: Final = """\
+local ARGC = #ARGV - 2
+local now = tonumber(ARGV[ARGC + 1])
+local now_us = now * 1000
+local stop, made, declared = tonumber(ARGV[ARGC + 2]), 0, {}
+for _, key in ipairs(KEYS) do declared[key] = true end
+local function call(command, key, ...)
+  made = made + 1
+  if made == stop then error('stopped at call ' .. made) end
+  if not declared[key] and command ~= 'SPUBLISH' then error('undeclared key ' .. key) end
+  return redis.call(command, key, ...)
+end
+"""
+_CHECK: Final = """\
+local schema = call('HGET', meta, 'schema')
+if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One verb as the server runs it."""
+
+    name: str
+    text: str
+    sha: str
+    keys: tuple[str, ...]
+
+
+@cache
+def load(*, test: bool = False) -> dict[str, Script]:
+    """All scripts by verb; the test build takes its time and a place to stop from its arguments."""
+    folder = resources.files("penstock.engine").joinpath("lua")
+    pieces = {file.name[:-4]: file.read_text("utf-8") for file in folder.joinpath("lib").iterdir()}
+    files = {file.name[:-4]: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua")}
+    return {name: _assemble(name, text, pieces, test=test) for name, text in sorted(files.items())}
+
+
+def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
+    included = [pieces[piece] for piece in _declared(verb, "include")]
+    keys = dict.fromkeys(["meta"] + [key for part in [*included, verb] for key in _declared(part, "keys")])
+    text = "\n".join(
+        [
+            _shebang(verb),
+            f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
+            _TEST_TIME if test else _REAL_TIME,
+            "" if "\n-- unchecked" in verb else _CHECK,
+            *included,
+            verb,
+        ]
+    )
+    text = _constants_in(text)
+    return Script(name, text, hashlib.sha1(text.encode()).hexdigest(), tuple(keys))  # noqa: S324  (EVALSHA's own hash)
+
+
+def _declared(text: str, what: str) -> list[str]:
+    return [word for line in re.findall(rf"^-- {what}: (.*)$", text, re.MULTILINE) for word in line.split()]
+
+
+def _shebang(verb: str) -> str:
+    return "#!lua flags=allow-oom" if "allow-oom" in _declared(verb, "flags") else "#!lua"
+
+
+def _constants_in(text: str) -> str:
+    """Put values where the scripts write names: the header's fields, and what both sides must agree on.
+
+    As Lua locals they would be captured by every function of every piece, which took 15 us of each call.
+    """
+    names = _constants()
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
+
+
+@cache
+def _constants() -> dict[str, str]:
+    fields = {field.upper(): str(i) for i, field in enumerate(Header.__struct_fields__, 1)}
+    blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
+    return fields | {
+        "FIELDS": str(len(fields)),
+        "SCHEMA": f"'{SCHEMA}'",
+        "SEP": "'\\31'",
+        "AFTER": "' '",
+        "DELAY_BELOW": str(DELAY_BELOW),
+        "EVENTS": str(EVENTS_KEPT),
+        "STATS_MINUTES": str(STATS_MINUTES),
+        "BLANK": f"'{blank}'",
+    }

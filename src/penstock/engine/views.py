@@ -1,0 +1,133 @@
+"""Reading what is stored, in pages, with plain commands that change nothing."""
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.engine.engine import Engine
+from penstock.engine.keys import SEPARATOR
+from penstock.job import Attempt, Header
+
+_header = msgspec.msgpack.Decoder(Header).decode
+_history = msgspec.msgpack.Decoder(list[Attempt]).decode
+_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, list[str | int]]]]).decode
+_node = msgspec.msgpack.Decoder(tuple[str, list[str], int, int]).decode
+
+
+class Record(NamedTuple):
+    """Everything that is stored of one job."""
+
+    id: str
+    header: Header
+    payload: bytes | None
+    result: bytes | None
+    attempts: list[Attempt]
+
+
+class Event(NamedTuple):
+    """One job's part in one entry of the stream; `id` of the entry and the place in it resume after it."""
+
+    id: str
+    at: int
+    verb: str
+    queue: str
+    task: str
+    job: str
+    attempt: int
+    note: str
+
+
+class Node(NamedTuple):
+    """A live worker."""
+
+    worker: str
+    alive_until: int
+    info: str
+    queues: list[str]
+    life: int
+    since: int
+
+
+class Views:
+    """Questions about one namespace. Numbers of one answer may be a moment apart; nothing here decides anything."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._key = engine.keys
+
+    async def job(self, job_id: str) -> Record | None:
+        pipe = await self._pipeline()
+        for name in ("jobs", "payloads", "results", "attempts"):
+            pipe.hget(self._key(name), job_id)
+        header, payload, result, attempts = await pipe.execute()
+        if header is None:
+            return None
+        return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
+
+    async def counts(self) -> dict[str, dict[str, int]]:
+        """Queue → state → how many."""
+        client = await self._client()
+        counted: dict[str, dict[str, int]] = {}
+        for name, number in (await client.hgetall(self._key("counts"))).items():
+            if name:
+                queue, state = name.decode().split(SEPARATOR)
+                counted.setdefault(queue, {})[state] = int(number)
+        return counted
+
+    async def queues(self) -> dict[str, bool]:
+        """Queue → whether it is paused."""
+        client = await self._client()
+        found = await client.hgetall(self._key("queues"))
+        return {name.decode(): value == b"paused" for name, value in found.items() if name}
+
+    async def workers(self) -> list[Node]:
+        pipe = await self._pipeline()
+        pipe.zrange(self._key("workers"), 0, -1, withscores=True)
+        pipe.hgetall(self._key("nodes"))
+        alive, nodes = await pipe.execute()
+        return [Node(name.decode(), int(until), *_node(nodes[name])) for name, until in alive if name in nodes and name]
+
+    async def position(self, job_id: str) -> int | None:
+        """How many are before this job in its queue; None if it does not wait there."""
+        record = await self.job(job_id)
+        if record is None or record.header.state != "ready":
+            return None
+        header, client = record.header, await self._client()
+        first = f"[{header.queue}{SEPARATOR}"
+        member = f"({header.queue}{SEPARATOR}{header.priority:02d}{header.seq:014d}{SEPARATOR}{job_id}"
+        return int(await client.zlexcount(self._key("ready"), first, member))
+
+    async def headers(self) -> AsyncIterator[tuple[str, Header]]:
+        """All jobs, in no order, in pages."""
+        client = await self._client()
+        async for job_id, raw in client.hscan_iter(self._key("jobs"), count=500):
+            if job_id:
+                yield job_id.decode(), _header(raw)
+
+    async def events(self, after: str = "-", count: int = 100) -> list[Event]:
+        """The next entries of the stream after the one with this id, a line per job."""
+        client = await self._client()
+        start = after if after == "-" else f"({after}"
+        found = await client.xrange(self._key("events"), min=start, max="+", count=count)
+        return [event for entry_id, fields in found for event in _lines(entry_id.decode(), fields[b"e"])]
+
+    async def last_event(self) -> bytes:
+        client = await self._client()
+        found = await client.xrevrange(self._key("events"), count=1)
+        return bytes(found[0][0]) if found else b""
+
+    async def _client(self) -> Any:
+        return await self._engine.link.endpoint.client()
+
+    async def _pipeline(self) -> Any:
+        return (await self._client()).pipeline(transaction=False)
+
+
+def _lines(entry_id: str, raw: bytes) -> list[Event]:
+    now, groups = _event(raw)
+    return [
+        Event(entry_id, now, verb, queue, task, str(job), int(attempt), str(note))
+        for verb, queue, task, lines in groups
+        for job, attempt, note in zip(lines[::3], lines[1::3], lines[2::3], strict=True)
+    ]

@@ -1,0 +1,82 @@
+"""Fixtures: real servers, one of each kind per test process, and an engine under a random namespace for each test."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine
+from penstock.server.connect import Endpoint
+from penstock.server.urls import parse
+from tests.servers import Cluster, Server, running
+
+
+@pytest.fixture(scope="session")
+def single() -> Iterator[Server]:
+    with running(Server("--appendonly", "no")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with running(Cluster()) as servers:
+        yield servers
+
+
+class Clock:
+    """A server time that tests move."""
+
+    def __init__(self, now: int = 1_800_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, milliseconds: int) -> None:
+        self.now += milliseconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["single", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param).url)
+
+
+def namespace() -> str:
+    return "test-" + secrets.token_hex(6)
+
+
+def open_engine(url: str, name: str, clock: Clock | None = None) -> Engine:
+    endpoint = Endpoint(parse(url), slot_key=f"penstock:{{{name}}}:meta".encode())
+    return Engine(endpoint, name, test_clock=clock)
+
+
+@pytest.fixture
+async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
+    """An engine on virtual time; whatever the test did, every invariant holds at its end."""
+    made = open_engine(url, namespace(), clock)
+    try:
+        yield made
+        assert await audit(made) == []
+    finally:
+        client = await made.link.endpoint.client()
+        await client.delete(*made.all_keys())
+        await made.link.endpoint.aclose()
+
+
+@pytest.fixture
+async def real_engine(url: str) -> AsyncIterator[Engine]:
+    """The same with the production scripts, on the server's own time."""
+    made = open_engine(url, namespace())
+    try:
+        yield made
+        assert await audit(made) == []
+    finally:
+        client = await made.link.endpoint.client()
+        await client.delete(*made.all_keys())
+        await made.link.endpoint.aclose()

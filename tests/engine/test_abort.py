@@ -1,0 +1,242 @@
+"""Every script is stopped at its n-th redis.call, for all n. Lua does not roll back, so the writes before it stay.
+
+A slot that is being moved can do this to a script. Afterwards the audit is clean, or clean after one pass of reconcile;
+no job is lost, and the call can be sent again.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine, Retention
+from penstock.engine.link import Call
+from penstock.engine.mend import reconcile
+from penstock.engine.scripts import load
+from penstock.engine.views import Views
+from penstock.errors import PenstockError
+from tests.conftest import Clock, namespace, open_engine
+from tests.engine.factories import LIFE, TestWorker, call_of, enqueue, new_job
+
+Scenario = Callable[[Engine, Clock], Awaitable[Call[Any]]]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(setup: Scenario) -> Scenario:
+    SCENARIOS[setup.__name__.removeprefix("before_")] = setup
+    return setup
+
+
+async def _running(engine: Engine, *, cancelling: bool = False) -> tuple[TestWorker, list[tuple[str, int]]]:
+    """A worker that runs two jobs with everything a job can hold, and one that sleeps."""
+    worker = await TestWorker(engine, "worker").register()
+    await (await TestWorker(engine, "sleeper").register()).lease()
+    await enqueue(engine, new_job("a", unique="u", expires=60_000), new_job("b", queue="other"))
+    leases = [*await worker.lease(1), *await worker.lease(1)]
+    if cancelling:
+        await engine.cancel(["a"])
+    return worker, [(lease.id, call_of(lease)) for lease in leases]
+
+
+@scenario
+async def before_init(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    return engine.init()
+
+
+@scenario
+async def before_enqueue(engine: Engine, clock: Clock) -> Call[Any]:
+    await (await TestWorker(engine, "sleeper").register()).lease()
+    await enqueue(engine, new_job("old"))
+    return engine.enqueue(
+        [new_job("a", unique="u", expires=60_000), new_job("b", due=1_000), new_job("old", nonce="x")]
+    )
+
+
+@scenario
+async def before_promote(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a", due=1_000, expires=90_000), new_job("b", due=2_000, queue="other"))
+    clock.advance(2_000)
+    return engine.promote()
+
+
+@scenario
+async def before_lease(engine: Engine, clock: Clock) -> Call[Any]:
+    worker = await TestWorker(engine, "worker").register()
+    await enqueue(engine, new_job("a", unique="u"), new_job("b", queue="other"), new_job("late", expires=10))
+    clock.advance(20)
+    return engine.lease(worker.name, 2, want=10, answered=1)
+
+
+@scenario
+async def before_complete(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine, cancelling=True)
+    return engine.complete(worker.name, [(*one, b"result") for one in held])
+
+
+@scenario
+async def before_retry(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, (a, b) = await _running(engine)
+    return engine.retry(worker.name, [(*a, 1_000, "error", "{}"), (*b, 0, "error", "{}")])
+
+
+@scenario
+async def before_bury(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine, cancelling=True)
+    return engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+
+
+@scenario
+async def before_release(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine, cancelling=True)
+    return engine.release(worker.name, held)
+
+
+@scenario
+async def before_snooze(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine, cancelling=True)
+    return engine.snooze(worker.name, [(*one, 1_000, "later") for one in held])
+
+
+@scenario
+async def before_progress(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    return engine.progress(worker.name, *held[0], "[1,2]")
+
+
+@scenario
+async def before_register(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    return engine.register("fresh", LIFE)
+
+
+@scenario
+async def before_renew(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, _ = await _running(engine, cancelling=True)
+    return engine.renew(LIFE, [worker.name, "unknown", "sleeper"])
+
+
+@scenario
+async def before_retire(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, _ = await _running(engine, cancelling=True)
+    return engine.retire(worker.name)
+
+
+@scenario
+async def before_reap(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine, cancelling=True)
+    for _ in range(4):
+        clock.advance(LIFE // 3)
+        await engine.renew(LIFE, ["nobody"])
+    return engine.reap(LIFE)
+
+
+@scenario
+async def before_cancel(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await enqueue(engine, new_job("c", unique="v", expires=1_000), new_job("d", due=1_000))
+    return engine.cancel(["a", "b", "c", "d", "missing"])
+
+
+@scenario
+async def before_expire(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a", unique="u", expires=1_000), new_job("b", due=9_000, expires=1_000))
+    clock.advance(1_000)
+    return engine.expire()
+
+
+@scenario
+async def before_revive(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    return engine.revive(["a", "b"])
+
+
+@scenario
+async def before_prune(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, (a, b) = await _running(engine)
+    await engine.complete(worker.name, [(*a, b"result")])
+    await engine.bury(worker.name, [(*b, "failed", "{}")])
+    await enqueue(engine, new_job("c"))
+    await engine.cancel(["c"])
+    await engine.prune(Retention(finished=1))
+    clock.advance(100 * 86_400_000)
+    return engine.prune()
+
+
+@scenario
+async def before_pause(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    return engine.pause("default")
+
+
+@scenario
+async def before_resume(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    await engine.pause("default")
+    await (await TestWorker(engine, "sleeper").register()).lease()
+    return engine.resume("default")
+
+
+@scenario
+async def before_reconcile(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await enqueue(engine, new_job("c", unique="v", expires=1_000))
+    client = await engine.link.endpoint.client()
+    for name in ("ready", "leases", "timers", "unique"):
+        await client.delete(engine.keys(name))
+    await engine.init()
+    return engine.reconcile("jobs")
+
+
+@scenario
+async def before_recount(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    return engine.recount(await Views(engine).last_event(), {"default\x1fready": 1})
+
+
+def test_every_script_has_a_scenario() -> None:
+    assert set(SCENARIOS) == set(load())
+
+
+@pytest.mark.parametrize("verb", sorted(SCENARIOS))
+async def test_a_script_stopped_anywhere_loses_nothing_and_is_mended_in_one_pass(url: str, verb: str) -> None:
+    clock = Clock()
+    engine = open_engine(url, namespace(), clock)
+    stop = 0
+    try:
+        while await _stopped(engine, clock, verb, stop + 1):
+            stop += 1
+    finally:
+        await engine.link.endpoint.aclose()
+    assert stop > 0
+
+
+async def _stopped(engine: Engine, clock: Clock, verb: str, stop: int) -> bool:
+    """Was the script stopped at this call? Afterwards everything is mended, sent again, and in order."""
+    client = await engine.link.endpoint.client()
+    call = await SCENARIOS[verb](engine, clock)
+    before = {job_id async for job_id, header in Views(engine).headers() if not header.compact}
+    engine.link.stop_at = stop
+    stopped = await _fails(call)
+    engine.link.stop_at = 0
+    if await audit(engine):
+        await reconcile(engine)
+    assert await audit(engine) == [], f"{verb} stopped at {stop}"
+    after = {job_id async for job_id, _ in Views(engine).headers()}
+    assert before <= after, f"{verb} stopped at {stop}"
+    await call
+    assert await audit(engine) == [], f"{verb} stopped at {stop} and sent again"
+    await client.delete(*engine.all_keys())
+    return stopped
+
+
+async def _fails(call: Call[Any]) -> bool:
+    try:
+        await call
+    except PenstockError as error:
+        if "stopped at call" not in str(error):
+            raise
+        return True
+    return False
