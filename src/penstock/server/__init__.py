@@ -1,0 +1,1 @@
+"""Where the server is: URLs, topologies, the embedded server, and verified connections."""

@@ -1,0 +1,158 @@
+"""Where the server of one namespace is right now, and verified connections to it."""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import redis
+import redis.asyncio
+
+from penstock.server.locate import Locator
+from penstock.server.nodes import Node, Pool, open_async, open_sync
+from penstock.server.search import Search, result, result_sync
+from penstock.server.urls import Url
+
+
+@dataclass(frozen=True, slots=True)
+class _Async:
+    """The client of one event loop; finishing its life closes it."""
+
+    node: Node
+    client: redis.asyncio.Redis
+    pool: Pool
+    life: AsyncGenerator[None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sync:
+    node: Node
+    client: redis.Redis
+
+    def drop_idle(self) -> None:
+        # Those in use belong to other threads; they close when they are given back and nobody has the client any more.
+        self.client.connection_pool.disconnect(inuse_connections=False)
+
+
+class Endpoint:
+    """Where the server of one namespace is right now, and verified connections to it.
+
+    Whoever fails calls ``forget`` and asks for a client again. Many may do so at once: they share one search, and when
+    it finds the same server as before, the client stays, so that nobody's call is cut off by another's failure.
+    """
+
+    def __init__(self, url: Url, *, slot_key: bytes, deadline: float = 5.0, socket_timeout: float = 5.0) -> None:
+        self._locator = Locator(url, slot_key, deadline)
+        self._timeout = socket_timeout
+        self._search = Search(self._locator.locate)
+        self._asyncs: dict[asyncio.AbstractEventLoop, _Async] = {}
+        self._inherited: list[_Async] = []
+        self._sync: _Sync | None = None
+        self._lock = threading.Lock()
+        _tell_after_fork(self)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({str(self._locator.url)!r})"
+
+    async def client(self) -> redis.asyncio.Redis:
+        """Give this loop's client of the server, which has been found and verified."""
+        while True:
+            search = self._search.join()
+            node = await result(search)
+            # While this task slept another may have forgotten that server and found the next.
+            if self._search.is_current(search):
+                return await self._client_of(node)
+
+    def client_sync(self) -> redis.Redis:
+        """Give this process' blocking client of the server, which has been found and verified."""
+        node = result_sync(self._search.join())
+        with self._lock:
+            if self._sync is None or self._sync.node != node:
+                self._drop_sync()
+                self._sync = _Sync(node, open_sync(node, self._timeout))
+            return self._sync.client
+
+    async def forget(self) -> None:
+        """Have the server searched and verified anew; idle connections are dropped, those in use are left alone."""
+        self._search.drop()
+        current = self._asyncs.get(asyncio.get_running_loop())
+        if current is not None:
+            await current.pool.drop_idle()
+
+    def forget_sync(self) -> None:
+        self._search.drop()
+        with self._lock:
+            if self._sync is not None:
+                self._sync.drop_idle()
+
+    async def aclose(self) -> None:
+        """Close this loop's client and the blocking one."""
+        current = self._asyncs.get(asyncio.get_running_loop())
+        if current is not None:
+            await current.life.aclose()
+        self.close()
+
+    def close(self) -> None:
+        """Close the blocking client; when no loop has one either, stop being a user of the embedded server."""
+        self._search.drop()
+        self._abandon_closed_loops()
+        with self._lock:
+            self._drop_sync()
+        if not self._asyncs:
+            self._locator.release()
+
+    async def _client_of(self, node: Node) -> redis.asyncio.Redis:
+        loop = asyncio.get_running_loop()
+        current = self._asyncs.get(loop)
+        if current is not None and current.node == node:
+            return current.client
+        # No other task runs before the new client is in place: starting its life does not suspend.
+        self._abandon_closed_loops()
+        fresh = self._asyncs[loop] = self._open(node, loop)
+        await anext(fresh.life)
+        if current is not None:
+            await current.life.aclose()
+        return fresh.client
+
+    def _open(self, node: Node, loop: asyncio.AbstractEventLoop) -> _Async:
+        client, pool = open_async(node, self._timeout)
+        return _Async(node, client, pool, self._life(pool, loop))
+
+    async def _life(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+        """Close the pool at the latest with its loop: `asyncio.run` finishes open generators before it closes."""
+        try:
+            yield
+        finally:
+            if loop in self._asyncs and self._asyncs[loop].pool is pool:
+                del self._asyncs[loop]
+            await pool.retire()
+
+    def _abandon_closed_loops(self) -> None:
+        for loop in [loop for loop in self._asyncs if loop.is_closed()]:
+            self._asyncs.pop(loop).pool.abandon()
+
+    def _drop_sync(self) -> None:
+        if self._sync is not None:
+            self._sync.drop_idle()
+        self._sync = None
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: connections, and threads that search, belong to the parent."""
+        # Kept, not dropped: closing an inherited stream would take it out of the parent's epoll as well.
+        self._inherited += self._asyncs.values()
+        self._asyncs = {}
+        self._sync = None
+        self._lock = threading.Lock()
+        self._search = Search(self._locator.locate)
+
+
+def _tell_after_fork(endpoint: Endpoint) -> None:
+    alive = weakref.ref(endpoint)
+
+    def tell() -> None:
+        if (endpoint := alive()) is not None:
+            endpoint.after_fork()
+
+    os.register_at_fork(after_in_child=tell)

@@ -1,0 +1,130 @@
+"""Connections to one server, made the same way everywhere."""
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.connection import AbstractConnection as AsyncAbstractConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from penstock.server.urls import Address, Url, show
+
+CONNECT_TIMEOUT = 2.0
+# redis-py's own limit of 100 would refuse the 101st task that waits on a blocking read; the server has its maxclients.
+NO_LIMIT = 2**31
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Node:
+    """One server, and what it takes to connect to it."""
+
+    url: Url
+    place: Address | Path
+    # Which run of the server this is: none of the old connections reach a restarted one.
+    run: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.place) if isinstance(self.place, Path) else show(self.place)
+
+    def __repr__(self) -> str:
+        return f"Node({self}, run={self.run})"
+
+
+class Pool(redis.asyncio.ConnectionPool):
+    """redis-py's pool, which can also let go of idle connections while others are in use."""
+
+    _retired = False
+
+    async def drop_idle(self) -> None:
+        # Taken out of the pool before the first await: a connection must not be closed while another task picks it up.
+        idle, self._available_connections = self._available_connections, []
+        await asyncio.gather(*(connection.disconnect(nowait=True) for connection in idle), return_exceptions=True)
+
+    async def retire(self) -> None:
+        """Close everything; whoever still holds the client makes connections that close after use."""
+        self._retired = True
+        busy = list(self._in_use_connections)
+        await asyncio.gather(*(connection.disconnect(nowait=True) for connection in busy), return_exceptions=True)
+        await self.drop_idle()
+
+    def abandon(self) -> None:
+        """Let go of connections whose loop was closed under them, so that nothing can close them properly."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._forget_streams()
+            gc.collect()
+
+    def _forget_streams(self) -> None:
+        for connection in (*self._available_connections, *self._in_use_connections):
+            connection._reader = connection._writer = None  # noqa: SLF001 - else it warns of what it cannot change
+        self._available_connections.clear()
+        self._in_use_connections.clear()
+
+    async def release(self, connection: AsyncAbstractConnection) -> None:
+        await super().release(connection)
+        if self._retired:
+            await self.drop_idle()
+
+
+def open_async(node: Node, timeout: float) -> tuple[redis.asyncio.Redis, Pool]:
+    kinds = (
+        redis.asyncio.Connection,
+        redis.asyncio.SSLConnection,
+        redis.asyncio.UnixDomainSocketConnection,
+    )
+    settings = _settings(node, timeout) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    pool = Pool(connection_class=_kind(node, kinds), **settings)
+    return redis.asyncio.Redis(connection_pool=pool), pool
+
+
+def open_sync(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> redis.Redis:
+    kinds = (redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection)
+    settings = _settings(node, timeout, connect_timeout) | {"retry": Retry(NoBackoff(), 0)}
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=_kind(node, kinds), **settings))
+
+
+def _kind(node: Node, kinds: tuple[Any, Any, Any]) -> Any:
+    plain, tls, unix = kinds
+    return unix if isinstance(node.place, Path) else tls if node.url.tls else plain
+
+
+def _settings(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> dict[str, Any]:
+    """Set explicitly whatever redis-py might decide: its defaults resend commands and cut blocking reads."""
+    return {
+        "db": node.url.db,
+        "username": node.url.username,
+        "password": node.url.password,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": connect_timeout,
+        "health_check_interval": 0,
+        "max_connections": NO_LIMIT,
+        "client_name": "penstock",
+        "decode_responses": False,
+        # RESP2 also turns redis-py's maintenance notifications off, which move connections behind our back.
+        "protocol": 2,
+        **_place(node),
+    }
+
+
+def _place(node: Node) -> Mapping[str, Any]:
+    if isinstance(node.place, Path):
+        return {"path": str(node.place)}
+    host, port = node.place
+    return {"host": host, "port": port, "socket_keepalive": True, **(_tls(node.url) if node.url.tls else {})}
+
+
+def _tls(url: Url) -> dict[str, Any]:
+    given: dict[str, Any] = dict(url.ssl)
+    if "ssl_check_hostname" in given:
+        given["ssl_check_hostname"] = given["ssl_check_hostname"] == "true"
+    # A certificate that nobody verifies has no name to check either; redis-py refuses the combination.
+    named = given.get("ssl_cert_reqs", "required") != "none"
+    return {"ssl_cert_reqs": "required", "ssl_check_hostname": named} | given

@@ -1,0 +1,105 @@
+"""Where an embedded server may keep its data, and where its socket goes."""
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import UnsuitableServer
+from penstock.server.urls import LONGEST_SOCKET_PATH
+
+INSTEAD = "set $PENSTOCK_URL to the URL of a Redis or Valkey server"
+MOUNTS = Path("/proc/self/mountinfo")
+# Locks on these are not seen by other machines, or not reliably. 9p is not among them: gVisor shows its disk as one.
+NETWORK = frozenset(
+    {"afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2"}
+    | {"smb3", "smbfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone", "fuse.s3fs"}
+    | {"fuse.smbnetfs", "fuse.sshfs"}
+)
+
+
+def refuse_unsafe(data: Path) -> None:
+    """Refuse where an embedded server would be a mistake."""
+    if os.environ.get("PENSTOCK_ENV", "").lower() == "production":
+        raise UnsuitableServer(
+            f"The embedded server is for development, and $PENSTOCK_ENV is production: {INSTEAD} that is run for it."
+        )
+    kind = filesystem(data)
+    if kind in NETWORK:
+        raise UnsuitableServer(
+            f"The embedded server cannot keep its data in {data}, which is on a network file system ({kind}): name a "
+            f"local directory, embedded:///some/directory, or {INSTEAD}."
+        )
+
+
+def filesystem(path: Path) -> str | None:
+    """Tell the type of the file system that a path is on; None where the system does not say."""
+    try:
+        lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    mounts = [(Path(_unescape(fields[4])), fields) for fields in map(str.split, lines)]
+    # The longest mount point above the path; of several at one place the last one covers the others.
+    above = [(len(point.parts), at, fields) for at, (point, fields) in enumerate(mounts) if path.is_relative_to(point)]
+    fields = max(above)[2] if above else []
+    return fields[fields.index("-") + 1] if "-" in fields else None
+
+
+def _unescape(text: str) -> str:
+    for code in ("040", "011", "012", "134"):
+        text = text.replace(f"\\{code}", chr(int(code, 8)))
+    return text
+
+
+def make_data_dir(data: Path) -> None:
+    if data.is_dir():
+        return
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It is made beside pyproject.toml without being asked, and nobody wants it in a repository.
+        (data / ".gitignore").write_text("*\n")
+    except OSError as error:
+        raise unwritable(data, error) from error
+
+
+def unwritable(data: Path, error: OSError) -> UnsuitableServer:
+    return UnsuitableServer(
+        f"The embedded server cannot keep its data in {data} ({error.strerror}): make that a directory of yours with "
+        f"room on its disk, or name another, embedded:///some/directory, or {INSTEAD}."
+    )
+
+
+def socket_path(data: Path) -> Path:
+    """Choose where the socket of a data directory goes: a short name, since addresses end at 107 bytes."""
+    name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest() + ".sock"
+    for folder in _runtime_dirs(data):
+        path = folder / name
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH and _is_private(folder):
+            return path
+    raise UnsuitableServer(
+        "There is no directory for the embedded server's socket: set $XDG_RUNTIME_DIR to a directory with a short "
+        f"path that only you can enter, or {INSTEAD}."
+    )
+
+
+def _runtime_dirs(data: Path) -> Iterator[Path]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if Path(runtime).is_absolute() and _is_private(Path(runtime), make=False):
+        yield Path(runtime, "penstock")
+    yield Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
+    yield Path("/tmp", f"penstock-{os.getuid()}")  # noqa: S108 - used only when it is ours alone
+    yield data
+
+
+def _is_private(folder: Path, *, make: bool = True) -> bool:
+    """Whether a directory is ours and closed to others, who could otherwise put their own socket there."""
+    try:
+        if make:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return ours and not found.st_mode & 0o077 and os.access(folder, os.W_OK)

@@ -1,0 +1,166 @@
+"""Processes and conditions that the tests of the server layer share."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import redis
+
+from penstock.server.binary import find_binary
+from penstock.server.daemon import SERVER, WATCHER, owner_at
+from penstock.server.places import socket_path
+
+USER = Path(__file__).with_name("user.py")
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], timeout: float = 10.0) -> T:
+    """Wait for a condition to become true, and give its value."""
+    late = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < late, f"still not true after {timeout} s"
+        time.sleep(0.01)
+    return value
+
+
+def is_alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def servers(data: Path) -> list[int]:
+    """Every live server process on the data directory's socket, whatever the lock files say."""
+    return _processes(f"unixsocket:{socket_path(data)}")
+
+
+def watchers(data: Path) -> list[int]:
+    return _processes(f"daemon.py watch {data} ")
+
+
+def _processes(words: str) -> list[int]:
+    lines = subprocess.run(["ps", "-axww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in lines.splitlines() if words in line + " "]
+
+
+def server_pid(data: Path) -> int:
+    pid = owner_at(data, SERVER)
+    assert pid is not None, "no server"
+    return pid
+
+
+def watcher_pid(data: Path) -> int:
+    return until(lambda: owner_at(data, WATCHER) or 0)
+
+
+def end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def end_everything(data: Path) -> None:
+    """Kill watcher and server, and wait until both are gone."""
+    for pid in watchers(data) + servers(data):
+        end(pid)
+    until(lambda: not watchers(data) + servers(data))
+
+
+def clean(data: Path) -> None:
+    end_everything(data)
+    socket_path(data).unlink(missing_ok=True)
+
+
+class User:
+    """A program that uses the embedded server; see ``user.py`` for what it can be asked."""
+
+    def __init__(self, data: Path, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(USER), str(data)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | environment,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, command: str) -> str:
+        self.send(command)
+        return self.hear()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Let it end by itself, and wait for that."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate(timeout=20)
+
+
+class Server:
+    """A real server on a TCP port of its own."""
+
+    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_port()
+        self.process = subprocess.Popen(
+            [str(find_binary()), "--port", str(self.port), "--save", "", "--appendonly", "yes", *options],
+            stdout=subprocess.DEVNULL,
+            cwd=folder,
+        )
+        try:
+            until(self._listens)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def ask(self, *command: str | int) -> object:
+        with redis.Redis(port=self.port) as client:
+            return client.execute_command(*command)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+
+def free_port() -> int:
+    """Pick a port at random: others look for one at the same time."""
+    # It and a cluster node's bus port, 10,000 above, lie below those that the system gives to outgoing connections.
+    return until(lambda: next((port for port in random.sample(range(10_000, 20_000), 20) if _is_free(port)), 0))
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", port))
+        other.bind(("127.0.0.1", port + 10_000))
+        return True
+    return False
