@@ -34,6 +34,7 @@ async def _running(engine: Engine, *, cancelling: bool = False) -> tuple[TestWor
     await (await TestWorker(engine, "sleeper").register()).lease()
     await enqueue(engine, new_job("a", unique="u", expires=60_000), new_job("b", queue="other"))
     leases = [*await worker.lease(1), *await worker.lease(1)]
+    await engine.watch("client", ["a", "b"])
     if cancelling:
         await engine.cancel(["a"])
     return worker, [(lease.id, call_of(lease)) for lease in leases]
@@ -188,6 +189,13 @@ async def before_reconcile(engine: Engine, clock: Clock) -> Call[Any]:
         await client.delete(engine.keys(name))
     await engine.init()
     return engine.reconcile("jobs")
+
+
+@scenario
+async def before_watch(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    await engine.complete(worker.name, [(*held[0], b"result")])
+    return engine.watch("client", [job_id for job_id, _ in held])
 
 
 @scenario

@@ -206,6 +206,10 @@ class _Audit:
             ):
                 if header is None or header.unique.encode() != name or header.state in FINISHED:
                     self._report("unique", name, "has no unfinished holder")
+        async for page in self._pages("waiting"):
+            for job_id, header in await self._headers([name.decode() for name, _ in page]):
+                if header is None or header.state in FINISHED:
+                    self._report("waiting", job_id, "is awaited, but nobody will be told")
 
     async def _check_contents(self) -> None:
         for part in ("payloads", "results", "attempts"):

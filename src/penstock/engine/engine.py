@@ -11,15 +11,16 @@ import msgspec
 
 from penstock.engine.keys import KINDS, Keys
 from penstock.engine.link import Argument, Call, Link
-from penstock.job import Header
+from penstock.job import Attempt, Header
 from penstock.server.connect import Endpoint
 
-PAGE: Final = 500  #: jobs that one script call may touch
+PAGE: Final = 200  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
 _header = msgspec.msgpack.Decoder(Header).decode
+_history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -37,6 +38,14 @@ class Placed(NamedTuple):
     word: str
     id: str
     state: str
+
+
+class Due(NamedTuple):
+    """How many were moved; when the next one is due by the server's clock (-1: none), and what that says now."""
+
+    moved: int
+    next: int
+    now: int
 
 
 class Lease(NamedTuple):
@@ -60,6 +69,15 @@ class Renewed(NamedTuple):
 
     words: list[str]
     cancelling: list[tuple[str, str]]
+
+
+class Watched(NamedTuple):
+    """A job's state, or `missing`; what else is known of it only once it is finished."""
+
+    state: str
+    header: Header | None
+    result: bytes
+    attempts: list[Attempt]
 
 
 class Retention(NamedTuple):
@@ -98,9 +116,8 @@ class Engine:
             args += (job.id, _pack(job.header), job.payload)
         return self.link.call("enqueue", tuple(args), _placed)
 
-    def promote(self, limit: int = PAGE) -> Call[tuple[int, int]]:
-        """How many came due, and when the next one will (-1: none)."""
-        return self.link.call("promote", (limit,), _pair)
+    def promote(self, limit: int = PAGE) -> Call[Due]:
+        return self.link.call("promote", (limit,), _due)
 
     def revive(self, ids: Sequence[str]) -> Call[list[str]]:
         return self.link.call("revive", tuple(_page(ids)), _words)
@@ -172,14 +189,19 @@ class Engine:
         """Take back at once the jobs of a worker that is known to be dead; only those it had started are charged."""
         return self.link.call("reap", (limit, crashes, life, cause, worker, *started), _pair)
 
+    # Waiting for the end
+
+    def watch(self, client: str, ids: Sequence[str]) -> Call[list[Watched]]:
+        """Have this client's mailbox told when these jobs finish; those that have are answered at once."""
+        return self.link.call("watch", (client, *_page(ids)), _watched)
+
     # Ending otherwise
 
     def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> Call[list[str]]:
         return self.link.call("cancel", (reason, *_page(ids)), _words)
 
-    def expire(self, limit: int = PAGE) -> Call[tuple[int, int]]:
-        """How many expired, and when the next one will (-1: none)."""
-        return self.link.call("expire", (limit,), _pair)
+    def expire(self, limit: int = PAGE) -> Call[Due]:
+        return self.link.call("expire", (limit,), _due)
 
     def prune(self, keep: Retention = Retention(), limit: int = PAGE) -> Call[tuple[int, int]]:  # noqa: B008  (frozen)
         """How many were forgotten or made tombstones, and 1 if there are more."""
@@ -226,6 +248,10 @@ def _pair(raw: list[Any]) -> tuple[int, int]:
     return int(raw[0]), int(raw[1])
 
 
+def _due(raw: list[Any]) -> Due:
+    return Due(int(raw[0]), int(raw[1]), int(raw[2]))
+
+
 def _placed(raw: list[bytes]) -> list[Placed]:
     words = _words(raw)
     return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
@@ -235,6 +261,14 @@ def _leased(raw: list[Any]) -> Leased:
     rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
     leases = [Lease(job_id.decode(), _header(header), payload) for job_id, header, payload in rows]
     return Leased(raw[0].decode(), bool(raw[1]), leases)
+
+
+def _watched(raw: list[bytes]) -> list[Watched]:
+    rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
+    return [
+        Watched(state.decode(), _header(header) if header else None, result, _history(attempts) if attempts else [])
+        for state, header, result, attempts in rows
+    ]
 
 
 def _renewed(raw: list[list[bytes]]) -> Renewed:

@@ -25,6 +25,7 @@ KINDS: Final[dict[str, str]] = {
     "dead": "zset",  # when it died: id
     "tombs": "zset",  # when it finished: id whose header is compact
     "unique": "hash",  # unique key → id of its unfinished holder
+    "waiting": "hash",  # id of an unfinished job → clients to be told of its end
     "queues": "hash",  # queue → '' or paused
     "workers": "zset",  # alive until: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]

@@ -11,7 +11,18 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.views import Views
 
-_INDEXES: Final = ("ready", "scheduled", "leases", "dead", "finished", "tombs", "timers", "cancels", "unique")
+_INDEXES: Final = (
+    "ready",
+    "scheduled",
+    "leases",
+    "dead",
+    "finished",
+    "tombs",
+    "timers",
+    "cancels",
+    "unique",
+    "waiting",
+)
 _REST: Final = ("workers", "idle", "calls", "nodes", "jobs", "payloads", "results", "attempts")
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 

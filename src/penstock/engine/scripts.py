@@ -1,9 +1,9 @@
 """The scripts: one Lua file per verb, put together with the pieces that it includes.
 
 A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
-those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version. Words in
-capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may hold a
-control character); AFTER, the byte that follows it, so that [name SEP, (name AFTER is all that begins with name SEP.
+those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version.
+Words in capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may
+hold a control character); AFTER, the byte that follows it: [name SEP, (name AFTER is all that begins with name SEP.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """Reading what is stored, in pages, with plain commands that change nothing."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,12 +59,16 @@ class Views:
 
     async def job(self, job_id: str) -> Record | None:
         pipe = await self._pipeline()
+        return _record(job_id, await self._ask(pipe, job_id).execute())
+
+    def job_sync(self, job_id: str) -> Record | None:
+        pipe: Any = self._engine.link.endpoint.client_sync().pipeline(transaction=False)
+        return _record(job_id, self._ask(pipe, job_id).execute())
+
+    def _ask(self, pipe: Any, job_id: str) -> Any:
         for name in ("jobs", "payloads", "results", "attempts"):
             pipe.hget(self._key(name), job_id)
-        header, payload, result, attempts = await pipe.execute()
-        if header is None:
-            return None
-        return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
+        return pipe
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Queue → state → how many."""
@@ -98,6 +103,32 @@ class Views:
         member = f"({header.queue}{SEPARATOR}{header.priority:02d}{header.seq:014d}{SEPARATOR}{job_id}"
         return int(await client.zlexcount(self._key("ready"), first, member))
 
+    async def explain(self, job_id: str) -> str:
+        """Why a job is not running, in a sentence."""
+        record = await self.job(job_id)
+        if record is None:
+            return f"no job {job_id!r} is known here"
+        header = record.header
+        match header.state:
+            case "scheduled":
+                why = f" ({header.reason})" if header.reason else ""
+                return f"scheduled until {_moment(header.due)}{why}"
+            case "ready":
+                return await self._why_ready(job_id, header)
+            case "running":
+                return f"running since {_moment(header.started)} on {header.claim.split(SEPARATOR)[0]}"
+            case _:
+                return f"{header.state} since {_moment(header.since)}" + (f": {header.reason}" if header.reason else "")
+
+    async def _why_ready(self, job_id: str, header: Header) -> str:
+        if (await self.queues()).get(header.queue):
+            return f"queue {header.queue!r} is paused"
+        serving = [node for node in await self.workers() if "*" in node.queues or header.queue in node.queues]
+        if not serving:
+            return f"no live worker serves queue {header.queue!r}"
+        before = await self.position(job_id)
+        return f"ready: {before} jobs of queue {header.queue!r} come before it, {len(serving)} workers serve it"
+
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
         """All jobs, in no order, in pages."""
         client = await self._client()
@@ -122,6 +153,17 @@ class Views:
 
     async def _pipeline(self) -> Any:
         return (await self._client()).pipeline(transaction=False)
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+
+
+def _record(job_id: str, found: list[bytes | None]) -> Record | None:
+    header, payload, result, attempts = found
+    if header is None:
+        return None
+    return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
 
 
 def _lines(entry_id: str, raw: bytes) -> list[Event]:

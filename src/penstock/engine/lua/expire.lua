@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- include: header write move
 -- args: how many at most
--- returns: how many expired, the next expiry or -1
+-- returns: how many expired, the next expiry or -1, now
 -- event: expire
 local members = call('ZRANGE', timers, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
 local ids, expired = {}, 0
@@ -19,4 +19,4 @@ for i, id in ipairs(ids) do
   end
 end
 finish()
-return { expired, head(timers) or -1 }
+return { expired, head(timers) or -1, now }

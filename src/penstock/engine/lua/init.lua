@@ -2,13 +2,13 @@
 -- script never empties one: in a slot that is being moved, a key that vanished under a script would abort it half way.
 -- unchecked
 -- flags: allow-oom
--- keys: meta jobs payloads results attempts unique queues nodes calls counts stats
+-- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats
 -- keys: ready leases idle cancels scheduled timers workers retired dead finished tombs events
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
-for _, key in ipairs({ jobs, payloads, results, attempts, unique, queues, nodes, calls, counts, stats }) do
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats }) do
   call('HSET', key, '', '')
 end
 for _, key in ipairs({ ready, leases, idle, cancels }) do call('ZADD', key, 0, '') end

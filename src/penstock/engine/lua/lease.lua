@@ -30,7 +30,8 @@ end
 
 local names = {}
 for at = 6, ARGC do names[#names + 1] = ARGV[at] end
-local ids = candidates(names, want)
+local ids, more = candidates(names, want)
+if more and #ids < want then answer[2] = 1 end
 
 -- What cannot run leaves the line here; what can is started, as long as its payloads fit into the answer.
 local headers, start, size = read(ids), {}, 0

@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- include: header write move
 -- args: how many at most
--- returns: how many were moved, the next due time or -1
+-- returns: how many were moved, the next due time or -1, now
 -- event: promote
 local ids = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
 local headers, moved = read(ids), 0
@@ -17,4 +17,4 @@ for i, id in ipairs(ids) do
   end
 end
 finish()
-return { moved, head(scheduled) or -1 }
+return { moved, head(scheduled) or -1, now }

@@ -1,7 +1,7 @@
 -- reconcile: one page of one part is made to agree with the headers, which are the truth. A pass over `jobs` puts back
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
--- keys: payloads results attempts queues workers retired idle calls nodes
+-- keys: payloads results attempts waiting queues workers retired idle calls nodes
 -- include: header write move
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
@@ -68,12 +68,16 @@ local belongs = {
     local h = read({ id })[1]
     return h and h[UNIQUE] == member and (waits(h) or h[STATE] == 'running')
   end,
+  waiting = function(member, clients, _, h)
+    if h and (waits(h) or h[STATE] == 'running') then return true end
+    for client in string.gmatch(clients, '[^\31]+') do mail('to:' .. client, 'end' .. SEP .. member) end
+  end,
   workers = function(member) return not call('ZSCORE', retired, member) end,
   idle = function(member) return known(string.match(member, '[^\31]*$')) end,
   calls = function(member) return known(member) end,
   nodes = function(member) return known(member) end,
 }
-local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique,
+local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
                  calls = calls, nodes = nodes }
 local zsets = { ready = ready, scheduled = scheduled, leases = leases, dead = dead, finished = finished,
                 tombs = tombs, timers = timers, cancels = cancels, workers = workers, idle = idle }

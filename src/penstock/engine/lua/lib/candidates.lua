@@ -1,5 +1,5 @@
 -- Candidates: the jobs that may run next.
--- keys: queues counts ready
+-- keys: queues ready
 
 -- open_queues(names) → those that are not paused.
 local function open_queues(names)
@@ -10,48 +10,64 @@ local function open_queues(names)
   return open
 end
 
--- busy_queues(names) → those that have ready jobs.
-local function busy_queues(names)
-  local busy, fields = {}, {}
-  for i, queue in ipairs(names) do fields[i] = queue .. SEP .. 'ready' end
-  for i, n in ipairs(call('HMGET', counts, unpack(fields))) do
-    if n and n ~= '0' then busy[#busy + 1] = names[i] end
+-- look(queue, from, n) → the first n members of this line, from here on.
+local function look(queue, from, n)
+  return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
+end
+
+-- take(ids, queue, member): one more candidate; its member of `ready` is remembered.
+local function take(ids, queue, member)
+  local id = string.sub(member, #queue + 19)
+  lines[id] = member
+  ids[#ids + 1] = id
+end
+
+-- step(front): the next member of a line and its rank; more are read when they run out.
+local function step(front)
+  front.at = front.at + 1
+  local member = front.members[front.at]
+  if not member and front.at > 1 and #front.members == front.chunk then
+    front.members, front.at = look(front.queue, '(' .. front.members[front.chunk], front.chunk), 1
+    member = front.members[1]
   end
-  return busy
+  front.rank = member and string.sub(member, #front.queue + 2, #front.queue + 17)
 end
 
--- look(ids, queue, n): adds the first n of this line, and remembers their members in `lines`.
-local function look(ids, queue, n)
-  local members = call('ZRANGE', ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
-  local from, have = #queue + 19, #ids
-  for i = 1, #members do
-    local id = string.sub(members[i], from)
-    lines[id] = members[i]
-    ids[have + i] = id
+-- merged(names, want) → the first of all these lines, by priority and then by arrival, and whether there may be more.
+-- It looks at every busy line for every job, so with many of them it gives fewer at a time.
+local function merged(names, want)
+  local ids, fronts, chunk = {}, {}, math.ceil(want / #names) + 4
+  for _, queue in ipairs(names) do
+    local front = { queue = queue, at = 0, chunk = chunk, members = look(queue, '[' .. queue .. SEP, chunk) }
+    step(front)
+    if front.rank then fronts[#fronts + 1] = front end
   end
-end
-
--- merge(ids): by priority and then by arrival, whatever the queue.
-local function merge(ids)
-  local ranks = {}
-  for _, id in ipairs(ids) do ranks[id] = string.sub(lines[id], -17 - #id, -2 - #id) end
-  table.sort(ids, function(a, b) return ranks[a] < ranks[b] end)
-end
-
--- candidates(names, want) → ids in the order in which they may run. Queues that are named are worked off in that order;
--- all of them (*) as one line.
-local function candidates(names, want)
-  local ids = {}
-  if names[1] ~= '*' then
-    for _, queue in ipairs(open_queues(names)) do
-      if #ids < want then look(ids, queue, want - #ids) end
+  local most = math.min(want, math.ceil(5000 / math.max(#fronts, 1)))
+  while #ids < most do
+    local first
+    for _, front in ipairs(fronts) do
+      if front.rank and (not first or front.rank < first.rank) then first = front end
     end
-    return ids
+    if not first then return ids, false end
+    take(ids, first.queue, first.members[first.at])
+    step(first)
   end
-  local busy = open_queues(call('HKEYS', queues))
-  if #busy > 1 then busy = busy_queues(busy) end
-  for _, queue in ipairs(busy) do look(ids, queue, math.min(want, math.ceil(1000 / #busy))) end
-  if #busy > 1 then merge(ids) end
-  for i = #ids, want + 1, -1 do ids[i] = nil end
-  return ids
+  return ids, true
+end
+
+-- candidates(names, want) → ids in the order in which they may run, and whether there may be more. Queues that are named
+-- are worked off in that order; all of them (*) as one line.
+local function candidates(names, want)
+  if names[1] == '*' then
+    names = open_queues(call('HKEYS', queues))
+    if #names > 1 then return merged(names, want) end
+  else
+    names = open_queues(names)
+  end
+  local ids = {}
+  for _, queue in ipairs(names) do
+    if #ids == want then break end
+    for _, member in ipairs(look(queue, '[' .. queue .. SEP, want - #ids)) do take(ids, queue, member) end
+  end
+  return ids, #ids == want
 end

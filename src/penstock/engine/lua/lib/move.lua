@@ -1,12 +1,12 @@
 -- The transition: a job goes from one state to another, and everything that follows from it.
--- keys: meta timers unique cancels counts stats events idle
+-- keys: meta timers unique cancels counts stats events idle waiting
 
 local deltas = {}        -- queue → state → change of its count
 local sums = {}          -- queue → measure → milliseconds
-local groups = {}        -- of the event: { verb, queue, task, { id, attempt, note, … } }
-local group              -- the last of them
-local written = 0        -- values in its list
+local groups = {}        -- of the event: { verb, queue, task, { id, attempt, note, … } }; also by these three
+local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
+local ended = {}         -- ids of jobs that finished
 local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
 local sequence           -- the last place in line that was given out
 local prefix = string.sub(meta, 1, -5)
@@ -23,12 +23,16 @@ end
 -- note(verb, id, h, text): one more line of this call's event.
 local function note(verb, id, h, text)
   if not group or group[3] ~= h[TASK] or group[2] ~= h[QUEUE] or group[1] ~= verb then
-    group, written = { verb, h[QUEUE], h[TASK], {} }, 0
-    groups[#groups + 1] = group
+    local name = verb .. SEP .. h[QUEUE] .. SEP .. h[TASK]
+    group = groups[name]
+    if not group then
+      group = { verb, h[QUEUE], h[TASK], {} }
+      groups[name], groups[#groups + 1] = group, group
+    end
   end
   local rows = group[4]
-  rows[written + 1], rows[written + 2], rows[written + 3] = id, h[FAILURES] + h[CRASHES], text or ''
-  written = written + 3
+  local n = #rows
+  rows[n + 1], rows[n + 2], rows[n + 3] = id, h[FAILURES] + h[CRASHES], text or ''
 end
 
 local function alarm(key, at)
@@ -58,20 +62,21 @@ local function enter(id, h)
   tally(deltas, h[QUEUE], h[STATE], 1)
   if h[STATE] == 'ready' then arrivals[h[QUEUE]] = (arrivals[h[QUEUE]] or 0) + 1 end
   if key == scheduled then alarm(scheduled, score) end
+  if key == finished or key == dead then ended[#ended + 1] = id end
 end
 
--- guard(id, h, before, unfinished): what a job holds while it is unfinished or waits: its unique key, its expiry.
+-- guard(id, h, waited, unfinished): what a job holds while it is unfinished or waits: its unique key, its expiry.
 local function guard(id, h, waited, unfinished)
-  local waiting = waits(h)
-  if h[EXPIRES] > 0 and waited ~= waiting then
-    if waiting then
+  local yet = waits(h)
+  if h[EXPIRES] > 0 and waited ~= yet then
+    if yet then
       add(timers, h[EXPIRES], 'expire' .. SEP .. id)
       alarm(timers, h[EXPIRES])
     else
       drop(timers, 'expire' .. SEP .. id)
     end
   end
-  if h[UNIQUE] ~= '' and unfinished ~= (waiting or h[STATE] == 'running') then
+  if h[UNIQUE] ~= '' and unfinished ~= (yet or h[STATE] == 'running') then
     if unfinished then erase(unique, h[UNIQUE]) else set(unique, h[UNIQUE], id) end
   end
 end
@@ -90,6 +95,19 @@ end
 
 local function mail(to, text) return call('SPUBLISH', prefix .. to, text) end
 
+-- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
+local function tell_ended()
+  if #ended == 0 or call('HLEN', waiting) <= 1 then return end
+  local letters = {}
+  for i, clients in ipairs(call('HMGET', waiting, unpack(ended))) do
+    for client in string.gmatch(clients or '', '[^\31]+') do
+      letters[client] = (letters[client] or 'end') .. SEP .. ended[i]
+    end
+    if clients then call('HDEL', waiting, ended[i]) end
+  end
+  for client, text in pairs(letters) do mail('to:' .. client, text) end
+end
+
 -- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
 -- did not hear it asks again by itself; one that nobody listens for any more is passed over.
 local function wake(queue, n)
@@ -106,15 +124,17 @@ end
 local function tell()
   if #groups == 0 then return end
   local minute = math.floor(now / 60000) .. SEP
-  for _, one in ipairs(groups) do
+  local entry = {}
+  for i, one in ipairs(groups) do
     call('HINCRBY', stats, minute .. one[2] .. SEP .. one[1], #one[4] / 3)
+    entry[i] = one
   end
   for queue, row in pairs(sums) do
     for name, milliseconds in pairs(row) do
       if milliseconds > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, milliseconds) end
     end
   end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, groups }))
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry }))
 end
 
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
@@ -130,6 +150,7 @@ local function finish()
   for key, at in pairs(alarms) do
     if head(key) == at then mail('timer', at) end
   end
+  tell_ended()
   if next(arrivals) and call('ZCARD', idle) > 1 then
     for queue, n in pairs(arrivals) do wake(queue, math.min(n, 8)) end
   end

@@ -1,0 +1,211 @@
+"""The app: its tasks, and where they are stored and run."""
+
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from penstock.codec import decode_any
+from penstock.engine.keys import Keys
+from penstock.errors import BadOption, UnknownTask
+from penstock.handle import Job
+from penstock.hub import Hub
+from penstock.options import Options, TaskOptions, task_name, unknown
+from penstock.producer import each, pages_sync
+from penstock.program import Lifespan, Program
+from penstock.settings import Settings, load
+from penstock.task import Call, Task, name_of
+from penstock.times import Duration, milliseconds
+from penstock.worker.worker import GRACE, Worker
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self, Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Decorator:
+    """`@app.task(...)`: keeps the parameters and the result of what it decorates, for both kinds of function."""
+
+    def __init__(self, app: "Penstock", name: str | None, options: TaskOptions) -> None:
+        self._app, self._name, self._options = app, name, options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Task[..., Any, Any]:
+        return self._app._register(function, self._name, self._options)  # noqa: SLF001  (its other half)
+
+
+class Penstock:
+    """A job queue: `app = Penstock("shop")`; the name is the namespace of everything it stores."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        lifespan: Lifespan | None = None,
+        deadline: Duration | None = None,
+        payload_limit: int | None = None,
+        concurrency: int | None = None,
+        queues: Iterable[str] | None = None,
+        lease: Duration | None = None,
+    ) -> None:
+        self.name = Keys(name).namespace
+        self.settings: Settings = load(
+            {
+                "url": url,
+                "deadline": deadline,
+                "payload_limit": payload_limit,
+                "concurrency": concurrency,
+                "queues": queues,
+                "lease": lease,
+            }
+        )
+        self._hub: Hub | None = None
+        self.program = Program(self.name, self.settings, lambda: self.hub, lifespan)
+
+    def __repr__(self) -> str:
+        return f"<Penstock {self.name}>"
+
+    # Tasks
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, /, *, name: str | None = None, **options: "Unpack[Options]") -> _Decorator: ...
+    def task(
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: "Unpack[Options]"
+    ) -> Any:
+        """Make a function a task, with or without options."""
+        decorator = _Decorator(self, name, TaskOptions().having(options))
+        return decorator if function is None else decorator(function)
+
+    def middleware(self, function: F) -> F:
+        """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""
+        self.program.middlewares.append(function)
+        return function
+
+    @property
+    def tasks(self) -> dict[str, Task[..., Any, Any]]:
+        """Every task by its name."""
+        return self.program.tasks
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        try:
+            return self.tasks[name]
+        except KeyError:
+            raise UnknownTask(unknown("task", name, self.tasks)) from None
+
+    def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any, Any]:
+        if not callable(function):
+            raise BadOption(f"@app.task needs a function, not {function!r}")
+        full = task_name(name or name_of(function))
+        if full in self.tasks:
+            raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
+        task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
+        self.tasks[full] = task
+        return task
+
+    # Jobs
+
+    async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
+        """Send any number of calls, a page per round trip; their jobs in the same order."""
+        sent: list[Call[R]] = []
+
+        async def jobs() -> Any:
+            async for call in each(calls):
+                sent.append(call)
+                yield call.job
+
+        found = [placed async for placed in self.hub.producer.enqueue_many(jobs())]
+        pairs = zip(sent, found, strict=True)
+        return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
+
+    def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """The same from blocking code."""
+        sent = list(calls)
+        found = [
+            placed for page in pages_sync(call.job for call in sent) for placed in self.hub.engine.enqueue(page).sync()
+        ]
+        pairs = zip(sent, found, strict=True)
+        return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
+
+    async def get_job(self, job_id: str) -> Job[Any]:
+        """A handle on any job; JobNotFound if nothing is known of it."""
+        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False)
+        status = await job.status()
+        task = self.tasks.get(status.task)
+        return job if task is None else task.job(job_id)
+
+    def get_job_sync(self, job_id: str) -> Job[Any]:
+        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False)
+        task = self.tasks.get(job.status_sync().task)
+        return job if task is None else task.job(job_id)
+
+    # Workers
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | str | None = None,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+    ) -> Worker:
+        """A worker in this process: `async with app.worker(): ...`, or `await app.worker().run()`."""
+        return Worker(
+            self.program,
+            queues=queues,
+            concurrency=concurrency,
+            life=None if lease is None else milliseconds(lease, "lease"),
+            grace=GRACE if grace is None else milliseconds(grace, "grace") / 1000,
+        )
+
+    async def run_until_idle(
+        self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None
+    ) -> None:
+        """For tests: run what is ready until nothing is; what is scheduled for later stays."""
+        async with self.worker(queues=queues, concurrency=concurrency) as worker:
+            await worker.until_idle()
+
+    # Life
+
+    @property
+    def hub(self) -> Hub:
+        """The way to the server, made with the first use."""
+        if self._hub is None:
+            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000)
+        return self._hub
+
+    async def aclose(self) -> None:
+        """Close this loop's connections; the next use opens them again."""
+        if self._hub is not None:
+            await self._hub.aclose()
+
+    def close(self) -> None:
+        if self._hub is not None:
+            self._hub.close()
+
+    async def __aenter__(self) -> "Self":
+        await self.hub.endpoint.client()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> "Self":
+        self.hub.endpoint.client_sync()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        self.close()

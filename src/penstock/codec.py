@@ -1,0 +1,187 @@
+"""Arguments and results as bytes, and back by a task's annotations.
+
+Arguments travel as a map of parameter names, so a deploy may reorder parameters or add some with defaults while jobs
+wait. What is stored is decoded once before it is sent: what the worker could not take is refused where it was written.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import BadArguments, PayloadTooLarge
+
+LIMIT: Final = 2**20  #: bytes of a payload or a result
+_EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+encode = msgspec.msgpack.Encoder().encode
+_decode_any = msgspec.msgpack.Decoder().decode
+
+
+class Envelope(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+    """A job's payload: its arguments, and the options that differ from its task's and only workers need."""
+
+    args: msgspec.Raw
+    tags: list[str] = []
+    timeout: int = -1  #: ms; -1: the task's, 0: none
+    backoff: list[Any] = []
+    retry_on: list[str] | None = None
+    give_up_on: list[str] | None = None
+
+
+open_envelope = msgspec.msgpack.Decoder(Envelope).decode
+
+
+class Signature:
+    """How one function's arguments become bytes and come back, planned once."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self._function = function
+        self.parameters = inspect.signature(function).parameters
+        kinds = [(parameter.name, parameter.kind) for parameter in self.parameters.values()]
+        self._positional = [name for name, kind in kinds if kind in _POSITIONAL]
+        self._only_positional = {name for name, kind in kinds if kind is inspect.Parameter.POSITIONAL_ONLY}
+        self._star = next((name for name, kind in kinds if kind is inspect.Parameter.VAR_POSITIONAL), None)
+        self._extra = next((name for name, kind in kinds if kind is inspect.Parameter.VAR_KEYWORD), None)
+        empty = inspect.Parameter.empty
+        plain = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+        self._required = {p.name for p in self.parameters.values() if p.default is empty and p.kind not in plain}
+        self._known = set(self.parameters) - {self._star, self._extra}
+        self._simple = self._star is None and self._extra is None and not self._only_positional
+        self._decoder: msgspec.msgpack.Decoder[Any] | None = None
+        self._returns: msgspec.msgpack.Decoder[Any] | None = None
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, as Python itself would bind them; BadArguments says what does not fit."""
+        if not self._simple or len(args) > len(self._positional):
+            return self._bind_slowly(args, kwargs)
+        bound = dict(zip(self._positional, args, strict=False))
+        if kwargs:
+            if not kwargs.keys().isdisjoint(bound) or not kwargs.keys() <= self._known:
+                return self._bind_slowly(args, kwargs)
+            bound.update(kwargs)
+        if not self._required <= bound.keys():
+            return self._bind_slowly(args, kwargs)
+        return bound
+
+    def _bind_slowly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            bound = inspect.Signature(list(self.parameters.values())).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise BadArguments(f"{self.name}{self._shown()}: {error}") from None
+        if self._extra is not None and self._extra in bound:
+            bound[_EXTRA] = bound.pop(self._extra)
+        return bound
+
+    def encode(self, bound: dict[str, Any]) -> bytes:
+        """The stored form; decoded once to be sure that the worker can."""
+        try:
+            packed = encode(bound)
+            self._arguments().decode(packed)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+        return packed
+
+    def decode(self, packed: bytes | msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments for a call, converted by the annotations; BadArguments if they do not fit."""
+        try:
+            found = self._arguments().decode(packed)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+        values = {
+            name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not msgspec.UNSET
+        }
+        if self._simple:
+            return [], values
+        return self._spread(values)
+
+    def _spread(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        extra = values.pop(_FIELD_EXTRA, {})
+        star = values.pop(self._star, ()) if self._star else ()
+        args = []
+        if star or self._only_positional:
+            args = [values.pop(name) for name in self._positional if name in values]
+        return [*args, *star], {**values, **extra}
+
+    def decode_result(self, packed: bytes | None) -> Any:
+        """The task's return value."""
+        if not packed:
+            return None
+        if self._returns is None:
+            hint = self._hints().get("return", Any)
+            self._returns = msgspec.msgpack.Decoder(Any if hint is type(None) else hint)
+        return self._returns.decode(packed)
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        return msgspec.json.schema(self._struct())
+
+    def _arguments(self) -> "msgspec.msgpack.Decoder[Any]":
+        if self._decoder is None:
+            self._decoder = msgspec.msgpack.Decoder(self._struct())
+        return self._decoder
+
+    def _struct(self) -> type[msgspec.Struct]:
+        hints, fields = self._hints(), []
+        for name, parameter in self.parameters.items():
+            hint = hints.get(name, Any)
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                fields.append((name, list[hint], []))  # type: ignore[valid-type]
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                fields.append((_FIELD_EXTRA, dict[str, hint], {}))  # type: ignore[valid-type]
+            elif parameter.default is inspect.Parameter.empty:
+                fields.append((name, hint))
+            else:
+                fields.append((name, typing.Union[hint, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007  (any hint)
+        return msgspec.defstruct(
+            "Arguments",
+            fields,
+            kw_only=True,
+            forbid_unknown_fields=True,
+            rename={_FIELD_EXTRA: _EXTRA},
+            gc=False,
+        )
+
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except NameError as error:
+            raise BadArguments(f"{self.name}: an annotation cannot be resolved: {error}") from None
+
+    def _shown(self) -> str:
+        return str(inspect.Signature(list(self.parameters.values())))
+
+
+_FIELD_EXTRA: Final = "extra_keyword_arguments"
+
+
+def encode_result(value: Any) -> bytes:
+    """A task's return value as bytes, empty for None."""
+    if value is None:
+        return b""
+    packed = encode(value)
+    if len(packed) > LIMIT:
+        raise PayloadTooLarge(f"the result has {len(packed):,} bytes, the limit is {LIMIT:,}: store it elsewhere")
+    return packed
+
+
+def check_size(packed: bytes, name: str, limit: int = LIMIT) -> bytes:
+    if len(packed) > limit:
+        raise PayloadTooLarge(
+            f"{name}: the arguments have {len(packed):,} bytes, the limit is {limit:,}: pass a reference instead"
+        )
+    return packed
+
+
+def decode_any(packed: bytes) -> Any:
+    """Plain data, for views that know no task."""
+    return _decode_any(packed) if packed else None
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    return "nested too deeply" if isinstance(error, RecursionError) else text

@@ -1,0 +1,77 @@
+"""Mail: what the scripts tell a worker or a waiting client, pushed over sharded pub/sub.
+
+Letters are hints and may be lost with a connection. So after every connect, the first one too, the owner is asked to
+look again for what it might have missed.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from penstock.engine.link import Link
+from penstock.errors import PenstockError
+
+log = logging.getLogger("penstock")
+
+_QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
+_SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
+
+
+class Mailbox:
+    """Listens on some channels of one namespace until it is cancelled, whatever happens to the connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        channels: Sequence[str],
+        *,
+        letter: Callable[[str, str], None],
+        opened: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._link = link
+        self._channels = channels
+        self._letter = letter
+        self._opened = opened
+        self.open = asyncio.Event()
+
+    async def run(self) -> None:
+        """Connect, listen, and begin again after any error, with one line in the log per change of state."""
+        pause, well = 0.05, True
+        while True:
+            try:
+                await self._listen()
+            except (RedisError, OSError, PenstockError, TimeoutError) as error:
+                if self.open.is_set() or well:
+                    log.warning("lost the connection that brings news (%s); connecting again", error)
+                well, pause = False, 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
+                self.open.clear()
+                await self._link.endpoint.forget()
+                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
+
+    async def _listen(self) -> None:
+        client: Any = await self._link.endpoint.client()
+        async with client.pubsub() as listener:
+            await listener.ssubscribe(*self._channels)
+            for _ in self._channels:
+                await self._next(listener)
+            await self._opened()
+            self.open.set()
+            while True:
+                await self._next(listener)
+
+    async def _next(self, listener: Any) -> None:
+        """One message; after a silence a ping must be answered."""
+        message = await listener.get_message(timeout=_QUIET)
+        if message is None:
+            await listener.ping()
+            message = await listener.get_message(timeout=_QUIET)
+            if message is None:
+                raise TimeoutError("no answer to a ping")
+        if message["type"] == "smessage":
+            self._letter(message["channel"].decode(), message["data"].decode())
+        elif message["type"] == "sunsubscribe":
+            raise ConnectionError("the slot moved to another node")

@@ -1,0 +1,215 @@
+"""A job that you can ask about: its data and the engine that has it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from penstock.context import running_on_loop
+from penstock.engine.engine import Watched
+from penstock.engine.views import Record
+from penstock.errors import JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
+from penstock.hub import Hub
+from penstock.job import Attempt, Header, State
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed try."""
+
+    number: int
+    outcome: str
+    worker: str
+    started: datetime
+    ended: datetime
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """What is known of a job at one moment."""
+
+    id: str
+    state: State
+    reason: str
+    task: str
+    queue: str
+    priority: int
+    attempt: int  #: of the running or the last try; 0 before the first
+    retries: int
+    created: datetime
+    since: datetime  #: when it entered this state
+    due: datetime | None
+    expires: datetime | None
+    started: datetime | None
+    finished: datetime | None
+    worker: str | None
+    cancelling: bool
+    progress: tuple[float, float | None, str] | None  #: done, total, message
+    attempts: tuple[Failure, ...]  #: failed tries, the last ten
+
+
+class Job(Generic[R_co]):
+    """A handle on one job. `created` is False when `id` or `unique` found an earlier one."""
+
+    __slots__ = ("_decode", "_hub", "created", "id")
+
+    def __init__(self, hub: Hub, job_id: str, decode: Callable[[bytes], R_co], *, created: bool = True) -> None:
+        self._hub = hub
+        self._decode = decode
+        self.id = job_id
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id and other._hub is self._hub
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def status(self) -> JobStatus:
+        """Where it is and what happened to it; JobNotFound if nothing is known of it any more."""
+        return _status(await self._hub.views.job(self.id), self.id)
+
+    def status_sync(self) -> JobStatus:
+        return _status(self._hub.views.job_sync(self.id), self.id)
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """The task's return value, once it is there.
+
+        JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
+        """
+        async with asyncio.timeout(timeout):
+            return self._outcome(await self._hub.waiter.wait(self.id))
+
+    def result_sync(self, timeout: float | None = None) -> R_co:
+        """The same from blocking code."""
+        if running_on_loop():
+            raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
+        return self._outcome(self._hub.wait_sync(self.id, timeout))
+
+    async def cancel(self) -> str:
+        """The state it ended in, or `cancelling` for one that runs."""
+        return self._cancelled((await self._hub.engine.cancel([self.id]))[0])
+
+    def cancel_sync(self) -> str:
+        return self._cancelled(self._hub.engine.cancel([self.id]).sync()[0])
+
+    async def retry(self) -> None:
+        """Run a dead or cancelled job again, with a fresh budget."""
+        self._revived((await self._hub.engine.revive([self.id]))[0])
+
+    def retry_sync(self) -> None:
+        self._revived(self._hub.engine.revive([self.id]).sync()[0])
+
+    async def explain(self) -> str:
+        """Why it is not running, in a sentence."""
+        return await self._hub.views.explain(self.id)
+
+    def explain_sync(self) -> str:
+        return self._hub.run(self._hub.views.explain(self.id))
+
+    def _cancelled(self, word: str) -> str:
+        if word == "missing":
+            raise _missing(self.id)
+        return word
+
+    def _revived(self, word: str) -> None:
+        if word == "missing":
+            raise _missing(self.id)
+        if word == "taken":
+            raise PenstockError(f"job {self.id} cannot run again: another unfinished job has its unique key")
+        if word != "ok":
+            raise PenstockError(f"job {self.id} is {word}: only a dead or cancelled job can be run again")
+
+    def _outcome(self, watched: Watched) -> R_co:
+        header = watched.header
+        if header is None:
+            raise _missing(self.id)
+        match header.state:
+            case "done" if header.result == 2 or (header.compact and header.result):
+                raise ResultExpired(f"job {self.id} is done, but its result is no longer kept (keep_result)")
+            case "done":
+                return self._decode(watched.result)
+            case "cancelled":
+                raise JobCancelled(f"job {self.id} was cancelled: {header.reason}")
+            case _:
+                raise JobFailed(_failed(self.id, header, watched.attempts))
+
+
+def _missing(job_id: str) -> JobNotFound:
+    return JobNotFound(
+        f"no job {job_id!r} is known here: it was never enqueued, or finished long ago and was forgotten"
+    )
+
+
+def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
+    text = f"job {job_id} of {header.task} is dead ({header.reason}) after {header.attempt} attempts"
+    if not attempts:
+        return text
+    error = failure(attempts[-1])
+    return f"{text}: {error.type}: {error.message}\n\n{error.traceback}".rstrip()
+
+
+def _status(record: Record | None, job_id: str) -> JobStatus:
+    if record is None:
+        raise _missing(job_id)
+    header = record.header
+    return JobStatus(
+        id=record.id,
+        state=header.state or "ready",
+        reason=header.reason,
+        task=header.task,
+        queue=header.queue,
+        priority=header.priority,
+        attempt=header.attempt,
+        retries=header.retries,
+        created=moment(header.created),
+        since=moment(header.since),
+        due=moment(header.due) if header.due else None,
+        expires=moment(header.expires) if header.expires else None,
+        started=moment(header.started) if header.started else None,
+        finished=moment(header.since) if header.state in {"done", "dead", "cancelled"} else None,
+        worker=header.claim.split("\x1f")[0] or None,
+        cancelling=bool(header.cancelling),
+        progress=_progress(header.progress),
+        attempts=tuple(failure(attempt) for attempt in record.attempts),
+    )
+
+
+def failure(attempt: Attempt) -> Failure:
+    """A failed try with its error unpacked; an unreadable error is shown as it is."""
+    try:
+        error: dict[str, Any] = json.loads(attempt.error)
+        kind, message, trace = (str(error.get(name, "")) for name in ("type", "message", "traceback"))
+    except (ValueError, AttributeError):
+        kind, message, trace = "", attempt.error, ""
+    return Failure(
+        attempt.number,
+        attempt.outcome,
+        attempt.worker,
+        moment(attempt.started),
+        moment(attempt.ended),
+        kind,
+        message,
+        trace,
+    )
+
+
+def _progress(text: str) -> tuple[float, float | None, str] | None:
+    if not text:
+        return None
+    done, total, message = json.loads(text)
+    return done, total, message
+
+
+def moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,86 @@
+"""One app's way to its server: engine, views, producer and waiter on one endpoint, opened with the first use."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from penstock.engine.engine import Engine, Watched
+from penstock.engine.views import Views
+from penstock.errors import PenstockError
+from penstock.job import FINISHED
+from penstock.producer import Producer
+from penstock.server.connect import Endpoint
+from penstock.server.urls import parse
+from penstock.waiter import Waiter
+
+T = TypeVar("T")
+
+
+class Hub:
+    """Everything that tasks, jobs and workers of one app share."""
+
+    def __init__(self, namespace: str, url: str | None, deadline: float) -> None:
+        self.endpoint = Endpoint(parse(url), slot_key=f"penstock:{{{namespace}}}:meta".encode(), deadline=deadline)
+        self.engine = Engine(self.endpoint, namespace, deadline=deadline)
+        self.views = Views(self.engine)
+        self.producer = Producer(self.engine)
+        self.waiter = Waiter(self.engine)
+
+    async def aclose(self) -> None:
+        await self.waiter.aclose()
+        await self.endpoint.aclose()
+
+    def close(self) -> None:
+        self.endpoint.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a question that is only written for event loops, from blocking code."""
+
+        async def once() -> T:
+            try:
+                return await work
+            finally:
+                await self.waiter.aclose()
+
+        return asyncio.run(once())
+
+    def wait_sync(self, job_id: str, timeout: float | None) -> Watched:
+        """How a job ended, from blocking code: told by the server on a connection of its own."""
+        until = None if timeout is None else time.monotonic() + timeout
+        name = "c-" + secrets.token_hex(8)
+        while True:
+            try:
+                return self._listen(name, job_id, until)
+            except (RedisError, OSError, PenstockError):
+                self.endpoint.forget_sync()
+                if until is not None and time.monotonic() > until:
+                    raise TimeoutError(f"job {job_id} has not ended within {timeout} s") from None
+                time.sleep(0.1)
+
+    def _listen(self, name: str, job_id: str, until: float | None) -> Watched:
+        listener: Any = self.endpoint.client_sync().pubsub()
+        try:
+            listener.ssubscribe(self.engine.keys.mailbox(name))
+            while True:
+                (watched,) = self.engine.watch(name, [job_id]).sync()
+                if watched.state in FINISHED or watched.state == "missing":
+                    return watched
+                self._letter(listener, job_id, until)
+        finally:
+            listener.close()
+
+    def _letter(self, listener: Any, job_id: str, until: float | None) -> None:
+        """Until a letter comes; after five quiet seconds the connection is tried."""
+        while True:
+            left = 5.0 if until is None else min(5.0, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"job {job_id} has not ended in time")
+            message = listener.get_message(timeout=left)
+            if message is not None and message["type"] == "smessage":
+                return
+            if message is None:
+                listener.ping()

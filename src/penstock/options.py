@@ -1,0 +1,208 @@
+"""What may be said of a task, and of one job of it: every option with its check."""
+
+import difflib
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from penstock.backoff import Backoff, Delays, backoff
+from penstock.errors import BadOption
+from penstock.times import Duration, instant, milliseconds
+
+Executor = Literal["async", "thread", "process"]
+Failures = type[BaseException] | Sequence[type[BaseException]]
+
+_NAME = re.compile(r"[A-Za-z0-9._:/-]{1,128}\Z")
+_TASK = re.compile(r"[^\s\x00-\x1f\x7f{}*]{1,200}\Z")
+_FREE = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
+_ID = re.compile(r"[^\s\x00-\x1f\x7f{}]{1,128}\Z")
+
+
+class Options(TypedDict, total=False):
+    """What `@app.task(...)` and `.using(...)` take."""
+
+    queue: str
+    priority: int
+    delay: Duration
+    at: datetime
+    expires: Duration
+    retries: int
+    backoff: Backoff | Delays | Sequence[Duration]
+    retry_on: Failures
+    give_up_on: Failures
+    timeout: Duration | None
+    unique: str | bool
+    id: str
+    tags: Sequence[str]
+    keep_result: Duration
+    executor: Executor
+    redact: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """Checked options; times in ms."""
+
+    queue: str = "default"
+    priority: int = 50
+    delay: int = 0
+    at: int = 0
+    expires: int = 0
+    retries: int = 3
+    backoff: Backoff | Delays = Backoff()  # noqa: RUF009  (frozen)
+    retry_on: tuple[str, ...] | None = None  #: names of exceptions; None: all
+    give_up_on: tuple[str, ...] = ()
+    timeout: int = 0  #: 0: none
+    unique: str | bool = False
+    id: str = ""
+    tags: tuple[str, ...] = ()
+    keep_result: int = 3_600_000
+    executor: Executor | None = None  #: None: by the function's kind
+    redact: tuple[str, ...] = ()
+
+    def having(self, options: Mapping[str, Any]) -> "TaskOptions":
+        """These with some changed; an unknown name or a bad value is an error that names the valid ones."""
+        checked = {}
+        for name, value in options.items():
+            if (check := _CHECKS.get(name)) is None:
+                raise BadOption(unknown("option", name, _CHECKS))
+            checked[name] = check(value)
+        if "delay" in checked and "at" in checked:
+            raise BadOption("delay and at are two ways to say the same: use one of them")
+        if "delay" in checked:
+            checked["at"] = 0
+        elif "at" in checked:
+            checked["delay"] = 0
+        return replace(self, **checked)
+
+
+def unknown(what: str, name: str, valid: Iterable[str]) -> str:
+    """The text for a name that is not known: a guess, and all that are."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    guess = f" did you mean {close[0]!r}?" if close else ""
+    return f"unknown {what} {name[:60]!r};{guess} valid are {', '.join(names)}"
+
+
+def queue_name(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise BadOption(f"queue={_short(value)}: use 1 to 128 letters, digits and . _ : / -")
+    return value
+
+
+def task_name(value: object) -> str:
+    if not isinstance(value, str) or not _TASK.match(value):
+        raise BadOption(
+            f"name={_short(value)}: use up to 200 characters without spaces, braces, * and control characters"
+        )
+    return value
+
+
+def job_id(value: object) -> str:
+    if not isinstance(value, str) or not _ID.match(value):
+        raise BadOption(f"id={_short(value)}: use up to 128 characters without spaces, braces and control characters")
+    return value
+
+
+def template_fields(template: str) -> set[str]:
+    """The arguments that a template such as `account:{account}` names."""
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise BadOption(f"template {_short(template)}: {error}") from None
+    return {re.split(r"[.\[]", field, maxsplit=1)[0] for _, field, _, _ in parsed if field is not None}
+
+
+def free_text(value: object, what: str) -> str:
+    """A key that users choose freely: printable, not empty, not long."""
+    if not isinstance(value, str) or not _FREE.match(value):
+        raise BadOption(f"{what}={_short(value)}: use 1 to 256 printable characters")
+    return value
+
+
+def _priority(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 99:
+        raise BadOption(f"priority={_short(value)}: use 0 (first) to 99 (last)")
+    return value
+
+
+def _retries(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10_000:
+        raise BadOption(f"retries={_short(value)}: use a number from 0 to 10,000")
+    return value
+
+
+def _timeout(value: Any) -> int:
+    if value is None:
+        return 0
+    found = milliseconds(value, "timeout")
+    if found == 0:
+        raise BadOption(f"timeout={value!r}: use a time above 0, or None for no limit")
+    return found
+
+
+def _unique(value: object) -> str | bool:
+    return value if isinstance(value, bool) else free_text(value, "unique")
+
+
+def _texts(what: str, most: int) -> Callable[[Any], tuple[str, ...]]:
+    def check(value: Any) -> tuple[str, ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise BadOption(f"{what}={_short(value)}: use a list of texts")
+        found = tuple(free_text(one, what) for one in value)
+        if len(found) > most:
+            raise BadOption(f"{what}: {len(found)} are too many, {most} is the limit")
+        return found
+
+    return check
+
+
+def _executor(value: object) -> Executor:
+    if value not in get_args(Executor):
+        raise BadOption(f"executor={_short(value)}: use one of {', '.join(map(repr, get_args(Executor)))}")
+    return value  # type: ignore[return-value]
+
+
+def _failures(what: str) -> Callable[[Any], tuple[str, ...]]:
+    def check(value: Any) -> tuple[str, ...]:
+        kinds = (value,) if isinstance(value, type) else tuple(value) if isinstance(value, Sequence) else (value,)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise BadOption(f"{what}={_short(value)}: use an exception class or several")
+        return tuple(exception_name(kind) for kind in kinds)
+
+    return check
+
+
+def exception_name(kind: type[BaseException]) -> str:
+    """How an exception class is named across processes."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "queue": queue_name,
+    "priority": _priority,
+    "delay": lambda value: milliseconds(value, "delay"),
+    "at": instant,
+    "expires": lambda value: milliseconds(value, "expires"),
+    "retries": _retries,
+    "backoff": backoff,
+    "retry_on": _failures("retry_on"),
+    "give_up_on": _failures("give_up_on"),
+    "timeout": _timeout,
+    "unique": _unique,
+    "id": job_id,
+    "tags": _texts("tags", 20),
+    "keep_result": lambda value: milliseconds(value, "keep_result"),
+    "executor": _executor,
+    "redact": _texts("redact", 50),
+}
+assert set(_CHECKS) == {field.name for field in fields(TaskOptions)} == set(Options.__annotations__)

@@ -1,0 +1,169 @@
+"""Sending jobs: what is enqueued at the same moment travels together."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from penstock.engine.engine import PAGE, Engine, NewJob, Placed
+from penstock.errors import PenstockError, Unavailable
+
+T = TypeVar("T")
+
+BYTES: Final = 4 * 2**20  #: of payload in one call
+IN_FLIGHT: Final = 4  #: calls on their way at once
+WAITING: Final = 10_000  #: jobs that wait to be sent; who comes then waits for room
+
+
+class Producer:
+    """Coalesces the enqueues of each event loop; never keeps more than a bounded number of jobs in memory."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+
+    async def enqueue(self, job: NewJob) -> Placed:
+        """Send one job, together with all others of this tick."""
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            line = self._lines[loop] = _Line(self._engine, loop)
+        return await line.enqueue(job)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
+        """Send any number of jobs, a page per call, two calls at a time; what became of them in order."""
+        ahead: asyncio.Task[list[Placed]] | None = None
+        async for page in pages(jobs):
+            task = asyncio.ensure_future(self._page(page))
+            if ahead is not None:
+                for placed in await ahead:
+                    yield placed
+            ahead = task
+        if ahead is not None:
+            for placed in await ahead:
+                yield placed
+
+    async def _page(self, page: list[NewJob]) -> list[Placed]:
+        return await self._engine.enqueue(page)
+
+
+class _Line:
+    """Jobs of one event loop that wait to be sent."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+        self._room = asyncio.Event()
+
+    async def enqueue(self, job: NewJob) -> Placed:
+        while len(self._waiting) >= WAITING:
+            await self._wait_for_room()
+        answer: asyncio.Future[Placed] = self._loop.create_future()
+        self._waiting.append((job, answer))
+        self._schedule()
+        return await answer
+
+    async def _wait_for_room(self) -> None:
+        deadline = self._engine.link.deadline
+        self._room.clear()
+        try:
+            await asyncio.wait_for(self._room.wait(), deadline)
+        except TimeoutError:
+            raise Unavailable(f"{WAITING:,} jobs wait to be sent and none was within {deadline:g} s") from None
+
+    def _schedule(self) -> None:
+        # At the end of the tick, so that everything enqueued in it goes along.
+        if not self._scheduled and len(self._sending) < IN_FLIGHT:
+            self._scheduled = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        page, size = [], 0
+        for job, _ in self._waiting[:PAGE]:
+            size += len(job.payload)
+            if page and size > BYTES:
+                break
+            page.append(job)
+        answers = [answer for _, answer in self._waiting[: len(page)]]
+        del self._waiting[: len(page)]
+        task = self._loop.create_task(self._send(page, answers))
+        self._sending.add(task)
+        task.add_done_callback(self._sent)
+        if self._waiting:
+            self._schedule()
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._room.set()
+        if self._waiting:
+            self._schedule()
+
+    async def _send(self, page: list[NewJob], answers: "Sequence[asyncio.Future[Placed]]") -> None:
+        try:
+            placed = await self._engine.enqueue(page)
+        except PenstockError as error:
+            _refuse(answers, error)
+        except asyncio.CancelledError:
+            _refuse(answers, Unavailable("the event loop ended before the job was sent"))
+            raise
+        else:
+            for answer, found in zip(answers, placed, strict=True):
+                if not answer.done():
+                    answer.set_result(found)
+
+
+def _refuse(answers: "Sequence[asyncio.Future[Placed]]", error: PenstockError) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(type(error)(*error.args))  # one each: who raises it adds its traceback
+
+
+class _Page:
+    """Collects jobs until a page is full, in number or in bytes."""
+
+    def __init__(self) -> None:
+        self.jobs: list[NewJob] = []
+        self._size = 0
+
+    def add(self, job: NewJob) -> list[NewJob] | None:
+        """Add a job; the page before it, if it did not fit any more."""
+        full = None
+        if self.jobs and (len(self.jobs) == PAGE or self._size + len(job.payload) > BYTES):
+            full, self.jobs, self._size = self.jobs, [], 0
+        self.jobs.append(job)
+        self._size += len(job.payload)
+        return full
+
+
+async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
+    """Pages of jobs, bounded in number and bytes."""
+    page = _Page()
+    async for job in each(jobs):
+        if full := page.add(job):
+            yield full
+    if page.jobs:
+        yield page.jobs
+
+
+def pages_sync(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """The same for blocking code."""
+    page = _Page()
+    for job in jobs:
+        if full := page.add(job):
+            yield full
+    if page.jobs:
+        yield page.jobs
+
+
+async def each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    """The items of an iterable of either kind."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

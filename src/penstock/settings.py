@@ -1,0 +1,96 @@
+"""Settings: from arguments, else the environment, else `[tool.penstock]` of the nearest pyproject.toml."""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadOption
+from penstock.options import unknown
+from penstock.times import milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of an app and its workers; times in ms."""
+
+    app: str | None = None  #: module:attr, for the command line
+    url: str | None = None
+    deadline: int = 5_000  #: a call ends within it, in an answer or Unavailable
+    payload_limit: int = 2**20  #: bytes
+    concurrency: int = 100  #: jobs that one worker process runs at once
+    queues: tuple[str, ...] = ("*",)
+    lease: int = 30_000  #: life of a worker inside a program; it is renewed every third of it
+
+
+def load(arguments: Mapping[str, Any], start: Path | None = None) -> Settings:
+    """The settings that hold; an unknown or bad one is an error that says where it stands and what is valid."""
+    names = {field.name for field in fields(Settings)}
+    environment = {name: os.environ[_variable(name)] for name in names if _variable(name) in os.environ}
+    found: dict[str, Any] = {}
+    for source, values in (
+        (*_project(start or Path.cwd()),),
+        ("the environment", environment),
+        ("Penstock(…)", {name: value for name, value in arguments.items() if value is not None}),
+    ):
+        for name, value in values.items():
+            if name not in names:
+                raise BadOption(f"{source}: {unknown('setting', name, names)}")
+            found[name] = _check(name, value, source)
+    return Settings(**found)
+
+
+def _variable(name: str) -> str:
+    return f"PENSTOCK_{name.upper()}"
+
+
+def _project(start: Path) -> tuple[str, dict[str, Any]]:
+    """The table of the nearest pyproject.toml upward, as (where it stands, values)."""
+    for folder in (start, *start.parents):
+        file = folder / "pyproject.toml"
+        if file.is_file():
+            try:
+                document = tomllib.loads(file.read_text("utf-8"))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise BadOption(f"{file}: {error}") from None
+            table = document.get("tool", {}).get("penstock", {})
+            return f"[tool.penstock] of {file}", {name.replace("-", "_"): value for name, value in table.items()}
+    return "pyproject.toml", {}
+
+
+def _check(name: str, value: Any, source: str) -> Any:
+    try:
+        return _CHECKS[name](value)
+    except (BadOption, ValueError, TypeError) as error:
+        raise BadOption(f"{source}: {name}={value!r}: {error}") from None
+
+
+def _number(value: Any) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError("use a number above 0")
+    return number
+
+
+def _duration(value: Any) -> int:
+    found = milliseconds(float(value) if isinstance(value, str) and value.replace(".", "", 1).isdigit() else value)
+    if found < 1:
+        raise ValueError("use a time above 0")
+    return found
+
+
+def _queues(value: Any) -> tuple[str, ...]:
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "app": str,
+    "url": str,
+    "deadline": _duration,
+    "payload_limit": _number,
+    "concurrency": _number,
+    "queues": _queues,
+    "lease": _duration,
+}

@@ -1,0 +1,193 @@
+"""A task: the function you wrote, and the ways to have it run elsewhere."""
+
+import functools
+import hashlib
+import inspect
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from penstock.backoff import pack
+from penstock.codec import Envelope, Signature, check_size, encode
+from penstock.engine.engine import NewJob
+from penstock.errors import BadOption
+from penstock.handle import Job
+from penstock.hub import Hub
+from penstock.job import Header, new_id
+from penstock.options import Options, TaskOptions, free_text, job_id, template_fields
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A job that has not been sent yet."""
+
+    task: "Task[..., R, Any]"
+    options: TaskOptions
+    job: NewJob
+
+    def __repr__(self) -> str:
+        return f"<Call {self.task.name} {self.job.id}>"
+
+
+class Task(Generic[P, R, T]):
+    """A function of the app. Calling it runs it here and now; `enqueue` has it run by a worker."""
+
+    def __init__(
+        self,
+        function: Callable[P, T],
+        name: str,
+        options: TaskOptions,
+        hub: Callable[[], Hub],
+        limit: int,
+        *,
+        base: "Task[P, R, T] | None" = None,
+        changed: frozenset[str] = frozenset(),
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.options = options
+        self.signature = base.signature if base else Signature(function, name)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._hub = hub
+        self._limit = limit
+        self._changed = changed
+        self._head: Header | None = None
+        if base is None:
+            self._check_templates()
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.function(*args, **kwargs)
+
+    def using(self, **options: "Unpack[Options]") -> "Task[P, R, T]":
+        """The same task with other options; they never mix with its arguments."""
+        return Task(
+            self.function,
+            self.name,
+            self.options.having(options),
+            self._hub,
+            self._limit,
+            base=self,
+            changed=self._changed | options.keys(),
+        )
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A job to be sent later, alone or with others; its arguments are checked here."""
+        bound = self.signature.bind(args, kwargs)
+        packed = self.signature.encode(bound)
+        options = self.options
+        header = self._header()
+        unique = self._unique_key(bound, packed) if options.unique else ""
+        if unique or options.id:
+            header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")
+        payload = check_size(encode(self._envelope(packed)), self.name, self._limit)
+        return Call(self, options, NewJob(options.id or new_id(), header, payload))
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Send a job; once this returns, it is stored."""
+        call = self.call(*args, **kwargs)
+        placed = await self._hub().producer.enqueue(call.job)
+        return self.job(placed.id, created=placed.word == "created")
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """The same from blocking code, also after a fork."""
+        (placed,) = self._hub().engine.enqueue([self.call(*args, **kwargs).job]).sync()
+        return self.job(placed.id, created=placed.word == "created")
+
+    async def get_job(self, job_id: str) -> Job[R]:
+        """A handle on an earlier job of this task; JobNotFound if nothing is known of it."""
+        job = self.job(job_id)
+        await job.status()
+        return job
+
+    def get_job_sync(self, job_id: str) -> Job[R]:
+        job = self.job(job_id)
+        job.status_sync()
+        return job
+
+    def job(self, found: str, *, created: bool = False) -> Job[R]:
+        return Job(self._hub(), found, self.signature.decode_result, created=created)
+
+    def _header(self) -> Header:
+        """What all jobs with these options have in common."""
+        if self._head is None:
+            options = self.options
+            self._head = Header(
+                state="",
+                task=self.name,
+                queue=options.queue,
+                priority=options.priority,
+                due=options.at or options.delay,
+                expires=options.expires,
+                keep=options.keep_result,
+                retries=options.retries,
+            )
+        return self._head
+
+    def _envelope(self, packed: bytes) -> Envelope:
+        options, changed = self.options, self._changed
+        if not changed and not options.tags:
+            return Envelope(msgspec.Raw(packed))
+        return Envelope(
+            msgspec.Raw(packed),
+            tags=list(options.tags),
+            timeout=options.timeout if "timeout" in changed else -1,
+            backoff=list(pack(options.backoff)) if "backoff" in changed else [],
+            retry_on=list(options.retry_on or ()) if "retry_on" in changed else None,
+            give_up_on=list(options.give_up_on) if "give_up_on" in changed else None,
+        )
+
+    def _unique_key(self, bound: dict[str, Any], packed: bytes) -> str:
+        unique = self.options.unique
+        if unique is True:
+            return f"{self.name}:{hashlib.sha256(packed).hexdigest()[:32]}"
+        assert isinstance(unique, str)
+        return unique if "unique" in self._changed else free_text(self._fill(unique, bound), "unique")
+
+    def _fill(self, template: str, bound: dict[str, Any]) -> str:
+        """A template with this call's arguments; parameters that were left out have their defaults."""
+        defaults = {p.name: p.default for p in self.signature.parameters.values()}
+        return template.format_map(defaults | bound)
+
+    def _check_templates(self) -> None:
+        if isinstance(self.options.unique, str):
+            strange = template_fields(self.options.unique) - set(self.signature.parameters)
+            if strange:
+                names = ", ".join(self.signature.parameters) or "none"
+                raise BadOption(
+                    f"{self.name}: unique={self.options.unique!r} names {strange}; its parameters are {names}"
+                )
+        if self.options.id:
+            job_id(self.options.id)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """`module:function`, the same whether its module runs as a program or is imported."""
+    module = function.__module__
+    if module == "__main__":
+        module = _main_module()
+    return f"{module}:{function.__qualname__}"
+
+
+def _main_module() -> str:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name.removesuffix(".__main__"))
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"

@@ -1,0 +1,121 @@
+"""Waiting for jobs to end: told by the server, never polling, across reconnects."""
+
+import asyncio
+import secrets
+import weakref
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.engine.engine import PAGE, Engine, Watched
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.mailbox import Mailbox
+from penstock.errors import PenstockError
+from penstock.job import FINISHED
+
+
+class Waiter:
+    """Everyone who waits for a job on any event loop of this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = weakref.WeakKeyDictionary()
+
+    async def wait(self, job_id: str) -> Watched:
+        """How the job ended, or `missing`."""
+        loop = asyncio.get_running_loop()
+        desk = self._desks.get(loop)
+        if desk is None:
+            desk = self._desks[loop] = _Desk(self._engine, loop)
+        return await desk.wait(job_id)
+
+    async def aclose(self) -> None:
+        """Stop listening on this loop; who still waits gets an error."""
+        desk = self._desks.pop(asyncio.get_running_loop(), None)
+        if desk is not None:
+            await desk.aclose()
+
+
+class _Desk:
+    """The waiting of one event loop: one mailbox, however many wait."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._name = "c-" + secrets.token_hex(8)
+        self._waiting: dict[str, set[asyncio.Future[Watched]]] = {}
+        self._asking: set[str] = set()
+        self._scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._mailbox: Mailbox | None = None
+
+    async def wait(self, job_id: str) -> Watched:
+        answer: asyncio.Future[Watched] = self._loop.create_future()
+        self._waiting.setdefault(job_id, set()).add(answer)
+        try:
+            self._listen()
+            if self._mailbox is not None and self._mailbox.open.is_set():
+                self._ask(job_id)
+            return await answer
+        finally:
+            self._forget(job_id, answer)
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for answers in list(self._waiting.values()):
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(PenstockError("the app was closed while a result was awaited"))
+
+    def _forget(self, job_id: str, answer: "asyncio.Future[Watched]") -> None:
+        answers = self._waiting.get(job_id, set())
+        answers.discard(answer)
+        if not answers:
+            self._waiting.pop(job_id, None)
+
+    def _listen(self) -> None:
+        if self._mailbox is None:
+            channel = self._engine.keys.mailbox(self._name)
+            self._mailbox = Mailbox(self._engine.link, [channel], letter=self._told, opened=self._look_again)
+            self._spawn(self._mailbox.run())
+
+    def _told(self, _channel: str, text: str) -> None:
+        for job_id in text.split(SEPARATOR)[1:]:
+            self._ask(job_id)
+
+    async def _look_again(self) -> None:
+        for job_id in self._waiting:
+            self._ask(job_id)
+
+    def _ask(self, job_id: str) -> None:
+        """At the end of the tick, together with all others."""
+        self._asking.add(job_id)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._scheduled = False
+        asked = [job_id for job_id in self._asking if job_id in self._waiting]
+        self._asking.clear()
+        for start in range(0, len(asked), PAGE):
+            self._spawn(self._watch(asked[start : start + PAGE]))
+
+    async def _watch(self, ids: list[str]) -> None:
+        try:
+            found = await self._engine.watch(self._name, ids)
+        except PenstockError:
+            # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
+            self._loop.call_later(1.0, lambda: [self._ask(job_id) for job_id in ids])
+            return
+        for job_id, watched in zip(ids, found, strict=True):
+            if watched.state in FINISHED or watched.state == "missing":
+                for answer in self._waiting.pop(job_id, set()):
+                    if not answer.done():
+                        answer.set_result(watched)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,111 @@
+"""How one run of a job ended, as data."""
+
+import json
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.backoff import Backoff, Delays
+from penstock.engine.engine import Lease
+from penstock.options import exception_name
+from penstock.steer import Bury, Retry, Snooze
+
+MESSAGE: Final = 2_000  #: characters of an error's message that are kept
+TRACE: Final = 16_000  #: characters of its traceback
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It returned."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It failed and is tried again after a delay in ms."""
+
+    delay: int
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """It failed for good."""
+
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """It was put off; no attempt used."""
+
+    delay: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """It was stopped from outside; no attempt used."""
+
+
+Outcome = Done | Again | Dead | Later | Back
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What decides between another try and the dead letter."""
+
+    backoff: Backoff | Delays
+    retry_on: tuple[str, ...] | None
+    give_up_on: tuple[str, ...]
+
+
+def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
+    """The outcome of a run that raised."""
+    match error:
+        case Snooze():
+            return Later(error.delay, "snoozed")
+        case Bury():
+            return Dead(_clean(error.reason) or "buried", describe(error))
+    failures, described = lease.header.failures + 1, describe(error)
+    delay = error.delay if isinstance(error, Retry) and error.delay is not None else policy.backoff.after(failures)
+    if not isinstance(error, Retry) and not _worth_another(error, policy):
+        return Dead("given_up", described)
+    if failures > lease.header.retries:
+        return Dead("retries_exhausted", described)
+    return Again(delay, _clean(type(error).__name__), described)
+
+
+def _worth_another(error: BaseException, policy: Policy) -> bool:
+    names = {exception_name(kind) for kind in type(error).__mro__}
+    if names & set(policy.give_up_on):
+        return False
+    return policy.retry_on is None or bool(names & set(policy.retry_on))
+
+
+def describe(error: BaseException) -> str:
+    """An error as bounded JSON, whatever its own methods do."""
+    try:
+        message = str(error)
+    except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)
+        message = f"(its text cannot be shown: {type(broken).__name__})"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException as broken:  # noqa: BLE001  (the same)
+        trace = f"(its traceback cannot be shown: {type(broken).__name__})"
+    return json.dumps(
+        {"type": type(error).__name__, "message": _cut(message, MESSAGE), "traceback": _cut(trace, TRACE)},
+        ensure_ascii=True,
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= most else f"{text[: most // 4]}\n…\n{text[-most * 3 // 4 :]}"
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in str(text))[:200]

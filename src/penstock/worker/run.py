@@ -1,0 +1,182 @@
+"""Running one job: find its task, decode, call under a time limit, and say how it ended."""
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock import backoff
+from penstock.codec import Envelope, encode_result, open_envelope
+from penstock.context import JobContext, enter
+from penstock.engine.engine import Engine, Lease
+from penstock.errors import BadArguments, PayloadTooLarge
+from penstock.program import Program
+from penstock.task import Task
+from penstock.worker.outcome import Back, Dead, Done, Later, Outcome, Policy, describe, judge
+
+log = logging.getLogger("penstock.worker")
+
+UNKNOWN_TASK_DELAY = 5_000  #: ms until a job whose task this worker does not know is offered again
+
+
+class Running:
+    """A job that is running here, and how to stop it."""
+
+    __slots__ = ("context", "lease", "number", "stopped", "task", "worker")
+
+    def __init__(self, lease: Lease, worker: str, number: int, context: JobContext) -> None:
+        self.lease = lease
+        self.worker = worker
+        self.number = number
+        self.context = context
+        self.task: asyncio.Task[None] | None = None
+        self.stopped = False  #: it was cancelled from outside, so its CancelledError is ours
+
+    def stop(self) -> None:
+        """Cancel it where it awaits; a thread can only see the flag."""
+        self.stopped = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Runner:
+    """Runs leases as the app's program says."""
+
+    def __init__(self, program: Program, engine: Engine, threads: ThreadPoolExecutor, state: Any) -> None:
+        self._program = program
+        self._engine = engine
+        self._threads = threads
+        self._state = state
+        self._plans: dict[str, Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]] = {}
+
+    def context(self, lease: Lease, worker: str, number: int) -> JobContext:
+        header = lease.header
+        return JobContext(
+            id=lease.id,
+            task=header.task,
+            queue=header.queue,
+            attempt=header.attempt,
+            fence=header.fence,
+            tags=(),
+            state=self._state,
+            _engine=self._engine,
+            _worker=worker,
+            _call=number,
+        )
+
+    async def run(self, running: Running) -> Outcome:
+        """Whatever the task does, this ends in an outcome."""
+        lease = running.lease
+        task = self._program.tasks.get(lease.header.task)
+        if task is None:
+            log.warning("job %s: no task %r here; it is offered to other workers", lease.id, lease.header.task)
+            return Later(UNKNOWN_TASK_DELAY, "unknown_task")
+        try:
+            envelope = open_envelope(lease.payload)
+            args, kwargs = task.signature.decode(envelope.args)
+        except (msgspec.MsgspecError, BadArguments) as error:
+            return Dead("undecodable", describe(error))
+        running.context.tags = tuple(envelope.tags)
+        enter(running.context)
+        try:
+            return await self._call(running, task, envelope, args, kwargs)
+        except asyncio.CancelledError as error:
+            # Ours if we stopped it; else the task raised it by itself, and that is a failure like any other.
+            return Back() if running.stopped else judge(lease, error, self._policy(task, envelope))
+        except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
+            return judge(lease, error, self._policy(task, envelope))
+
+    async def _call(
+        self, running: Running, task: Task[..., Any, Any], envelope: Envelope, args: list[Any], kwargs: dict[str, Any]
+    ) -> Outcome:
+        timeout = task.options.timeout if envelope.timeout < 0 else envelope.timeout
+        call = self._plans.get(task.name) or self._plan(task)
+        if timeout:
+            async with asyncio.timeout(timeout / 1000):
+                value = await call(running.context, args, kwargs)
+        else:
+            value = await call(running.context, args, kwargs)
+        try:
+            return Done(encode_result(value))
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
+            return Dead("result_not_storable", describe(error))
+
+    def _plan(self, task: Task[..., Any, Any]) -> Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]:
+        """How this task is called: on the loop or in a thread, with all middleware around it. Made once."""
+        call = _on_loop(task.function) if task.is_async else _in_thread(task.function, self._threads)
+        for middleware in reversed(self._program.middlewares):
+            call = _wrapped(middleware, call)
+        self._plans[task.name] = call
+        return call
+
+    def _policy(self, task: Task[..., Any, Any], envelope: Envelope) -> Policy:
+        options = task.options
+        return Policy(
+            backoff.unpack(tuple(envelope.backoff)) if envelope.backoff else options.backoff,
+            options.retry_on if envelope.retry_on is None else tuple(envelope.retry_on),
+            options.give_up_on if envelope.give_up_on is None else tuple(envelope.give_up_on),
+        )
+
+
+Plan = Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]
+
+
+def _on_loop(function: Callable[..., Any]) -> Plan:
+    def call(_context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        found: Awaitable[Any] = function(*args, **kwargs)
+        return found
+
+    return call
+
+
+def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor) -> Plan:
+    async def call(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        work = partial(contextvars.copy_context().run, _caught, function, args, kwargs)
+        loop, started = asyncio.get_running_loop(), time.monotonic()
+        future = loop.run_in_executor(threads, work)
+        try:
+            value, error = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped. It is asked to (`current_job().cancelling`), and waited for, because it still
+            # runs: its slot and its place must not be given to another.
+            context.cancelling = True
+            value, error = await _patiently(future)
+            log.warning(
+                "job %s was stopped, but ran on in its thread for %.1f s", context.id, time.monotonic() - started
+            )
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    return call
+
+
+async def _patiently(future: "asyncio.Future[Any]") -> Any:
+    while True:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise
+
+
+def _caught(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:
+    """StopIteration and SystemExit do not travel well through futures; as values they do."""
+    try:
+        return function(*args, **kwargs), None
+    except BaseException as error:  # noqa: BLE001  (raised again on the loop)
+        return None, error
+
+
+def _wrapped(middleware: Callable[..., Awaitable[Any]], call: Plan) -> Plan:
+    async def wrapped(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return await middleware(context, lambda: call(context, args, kwargs))
+
+    return wrapped

@@ -1,0 +1,60 @@
+"""Outcomes become engine calls: one verb per kind, a page each."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from penstock.engine.engine import PAGE, Engine
+from penstock.engine.link import Call
+from penstock.worker.outcome import Again, Back, Dead, Done, Later, Outcome
+
+
+class Settled(NamedTuple):
+    """A finished run that is to be settled."""
+
+    worker: str
+    number: int
+    id: str
+    outcome: Outcome
+
+
+def settle(engine: Engine, runs: list[Settled]) -> list[tuple[list[Settled], Call[list[str]]]]:
+    """The calls that settle these runs, with the runs that each one settles."""
+    kinds: dict[tuple[str, type], list[Settled]] = {}
+    for run in runs:
+        kinds.setdefault((run.worker, type(run.outcome)), []).append(run)
+    return [(page, _verb(engine, page)) for kind in kinds.values() for page in _pages(kind)]
+
+
+def _verb(engine: Engine, runs: list[Settled]) -> Call[list[str]]:
+    """Runs of one worker with the same kind of outcome, as one call."""
+    rows: Any = [_row(run.id, run.number, run.outcome) for run in runs]
+    worker = runs[0].worker
+    match runs[0].outcome:
+        case Done():
+            return engine.complete(worker, rows)
+        case Again():
+            return engine.retry(worker, rows)
+        case Dead():
+            return engine.bury(worker, rows)
+        case Later():
+            return engine.snooze(worker, rows)
+        case Back():
+            return engine.release(worker, rows)
+
+
+def _row(job_id: str, number: int, outcome: Outcome) -> tuple[Any, ...]:
+    match outcome:
+        case Done(result):
+            return job_id, number, result
+        case Again(delay, reason, error):
+            return job_id, number, delay, reason, error
+        case Dead(reason, error):
+            return job_id, number, reason, error
+        case Later(delay, reason):
+            return job_id, number, delay, reason
+        case Back():
+            return job_id, number
+
+
+def _pages(runs: list[Settled]) -> Iterable[list[Settled]]:
+    return (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))

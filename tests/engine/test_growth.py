@@ -1,0 +1,120 @@
+"""Costs that do not grow: server-side time of each script at a thousand and at a million jobs, from `commandstats`."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine
+from tests.conftest import namespace, open_engine
+from tests.engine.factories import LIFE, TestWorker, call_of, new_job
+from tests.servers import Server, running
+
+SMALL, BIG = 1_000, 1_000_000
+ROUNDS, PAGE = 30, 20
+TOO_LONG_US = 20_000
+_HOUR = 3_600_000
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(Server("--appendonly", "no", "--slowlog-log-slower-than", str(TOO_LONG_US))) as one:
+        yield one
+
+
+@pytest.fixture
+async def engine(server: Server) -> AsyncIterator[Engine]:
+    made = open_engine(server.url, namespace())
+    yield made
+    await made.link.endpoint.aclose()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_with_a_thousand(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await _fill(engine, worker, SMALL)
+    small = await _measure(engine, worker)
+    await _fill(engine, worker, BIG - SMALL)
+    big = await _measure(engine, worker)
+    print()
+    for verb, cost in small.items():
+        print(f"{verb:10} {cost:8.1f} us at {SMALL:,}  {big[verb]:8.1f} us at {BIG:,}  {big[verb] / cost:5.2f} times")
+    client: Any = await engine.link.endpoint.client()
+    slow = [entry for entry in await client.slowlog_get(20) if entry["command"].startswith(b"EVAL")]
+    assert slow == []
+    assert {verb: cost for verb, cost in big.items() if cost >= 2 * small[verb]} == {}
+    assert await audit(engine) == []
+
+
+async def _fill(engine: Engine, worker: TestWorker, number: int) -> None:
+    """Jobs in every state: most of them ready, with priorities, unique keys and expiries, the rest spread."""
+    for start in range(0, number, 200):
+        jobs = [
+            new_job(
+                queue=f"q{i % 3}", priority=i % 100, due=3_600_000 * (i % 10 == 0), expires=7_200_000 * (i % 5 == 0)
+            )
+            for i in range(start, min(start + 200, number))
+        ]
+        await engine.enqueue(jobs)
+    for _ in range(number // 25_000 + 1):
+        leases = await worker.lease(200)
+        half = len(leases) // 2
+        await engine.complete(worker.name, [(one.id, call_of(one), b"result") for one in leases[:half]])
+        await engine.bury(worker.name, [(one.id, call_of(one), "failed", "{}") for one in leases[half:]])
+
+
+async def _measure(engine: Engine, worker: TestWorker) -> dict[str, float]:
+    """Microseconds per call of each script, on pages of the same size; the best of three runs."""
+    runs = [await _measure_once(engine, worker) for _ in range(3)]
+    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
+
+
+async def _measure_once(engine: Engine, worker: TestWorker) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    client: Any = await engine.link.endpoint.client()
+
+    async def timed(verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
+        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+        answers = [await step(round_) for round_ in range(ROUNDS)]
+        costs[verb] = ((await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before) / ROUNDS
+        return answers
+
+    async def held() -> list[list[tuple[str, int]]]:
+        for _ in range(ROUNDS):
+            await engine.enqueue([new_job(priority=0, queue="q0") for _ in range(PAGE)])
+        pages = [await worker.lease(PAGE) for _ in range(ROUNDS)]
+        return [[(one.id, call_of(one)) for one in page] for page in pages]
+
+    fresh = [[new_job(priority=0, queue="q0") for _ in range(PAGE)] for _ in range(ROUNDS)]
+    await timed("enqueue", lambda i: engine.enqueue(fresh[i]))
+    later = [[new_job(queue="q1", due=1) for _ in range(PAGE)] for _ in range(ROUNDS)]
+    for page in later:
+        await engine.enqueue(page)
+    await timed("promote", lambda _: engine.promote(PAGE))
+    pages = await timed("lease", lambda _: worker.lease(PAGE))
+    taken = [[(one.id, call_of(one)) for one in page] for page in pages]
+    await timed("complete", lambda i: engine.complete(worker.name, [(*one, b"result") for one in taken[i]]))
+    taken = await held()
+    await timed("retry", lambda i: engine.retry(worker.name, [(*one, 3_600_000, "error", "{}") for one in taken[i]]))
+    taken = await held()
+    await timed("bury", lambda i: engine.bury(worker.name, [(*one, "failed", "{}") for one in taken[i]]))
+    buried = taken
+    await timed("revive", lambda i: engine.revive([job_id for job_id, _ in buried[i]]))
+    taken = await held()
+    await timed("snooze", lambda i: engine.snooze(worker.name, [(*one, 3_600_000, "later") for one in taken[i]]))
+    taken = await held()
+    await timed("release", lambda i: engine.release(worker.name, taken[i]))
+    await timed("cancel", lambda i: engine.cancel([job_id for job_id, _ in taken[i]]))
+    await timed("renew", lambda _: engine.renew(LIFE, [worker.name]))
+    await timed("expire", lambda _: engine.expire(PAGE))
+    await timed("prune", lambda _: engine.prune(limit=PAGE))
+    victims = [await TestWorker(engine).register() for _ in range(ROUNDS)]
+    for victim in victims:
+        await engine.enqueue([new_job(priority=0, queue="q0") for _ in range(PAGE)])
+        await victim.lease(PAGE)
+    await timed("reap", lambda i: engine.reap_worker(victims[i].name, [], LIFE))
+    await timed("reconcile", lambda _: engine.reconcile("jobs", 0, PAGE))
+    await timed("progress", lambda _: engine.progress(worker.name, "nothing", 1, "[]"))
+    return costs
