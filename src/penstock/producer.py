@@ -70,7 +70,8 @@ class _Line:
         deadline = self._engine.link.deadline
         self._room.clear()
         try:
-            await asyncio.wait_for(self._room.wait(), deadline)
+            async with asyncio.timeout(deadline):
+                await self._room.wait()
         except TimeoutError:
             raise Unavailable(f"{WAITING:,} jobs wait to be sent and none was within {deadline:g} s") from None
 

@@ -6,7 +6,7 @@ Every script is idempotent, so whatever may or may not have been executed is sim
 import asyncio
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -77,12 +77,16 @@ class Link:
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
+        return await self.ask(lambda client: self._send(client, calls))
+
+    async def ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
         trouble = _Trouble(self.deadline, str(self.endpoint))
         try:
             async with asyncio.timeout(self.deadline):
                 while True:
                     try:
-                        return await self._send(calls)
+                        return await question(await self.endpoint.client())
                     except (redis_errors.RedisError, OSError) as error:
                         wait = trouble.after(error)
                         if trouble.lost:
@@ -93,18 +97,21 @@ class Link:
 
     def run_sync(self, call: Call[T]) -> T:
         """Send one call from blocking code."""
+        return call.decode(self.ask_sync(lambda client: self._send_sync(client, call)))
+
+    def ask_sync(self, question: Callable[[Any], T]) -> T:
+        """The same from blocking code."""
         trouble = _Trouble(self.deadline, str(self.endpoint))
         while True:
             try:
-                return call.decode(self._send_sync(call))
+                return question(self.endpoint.client_sync())
             except (redis_errors.RedisError, OSError) as error:
                 wait = trouble.after(error)
                 if trouble.lost:
                     self.endpoint.forget_sync()
                 time.sleep(wait)
 
-    async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        client = await self.endpoint.client()
+    async def _send(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         pipeline = client.pipeline(transaction=False)
         for call in calls:
             pipeline.execute_command(*self._command("EVALSHA", call.script.sha, call))
@@ -121,8 +128,7 @@ class Link:
         await client.execute_command(*self._init())
         return await client.execute_command(*self._command("EVAL", call.script.text, call))
 
-    def _send_sync(self, call: Call[Any]) -> Any:
-        client: Any = self.endpoint.client_sync()
+    def _send_sync(self, client: Any, call: Call[Any]) -> Any:
         try:
             return client.execute_command(*self._command("EVALSHA", call.script.sha, call))
         except redis_errors.ResponseError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -54,27 +55,26 @@ class Views:
     """Questions about one namespace. Numbers of one answer may be a moment apart; nothing here decides anything."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._link = engine.link
         self._key = engine.keys
 
     async def job(self, job_id: str) -> Record | None:
-        pipe = await self._pipeline()
-        return _record(job_id, await self._ask(pipe, job_id).execute())
+        return _record(job_id, await self._link.ask(lambda client: self._parts(client, job_id).execute()))
 
     def job_sync(self, job_id: str) -> Record | None:
-        pipe: Any = self._engine.link.endpoint.client_sync().pipeline(transaction=False)
-        return _record(job_id, self._ask(pipe, job_id).execute())
+        return _record(job_id, self._link.ask_sync(lambda client: self._parts(client, job_id).execute()))
 
-    def _ask(self, pipe: Any, job_id: str) -> Any:
+    def _parts(self, client: Any, job_id: str) -> Any:
+        pipe = client.pipeline(transaction=False)
         for name in ("jobs", "payloads", "results", "attempts"):
             pipe.hget(self._key(name), job_id)
         return pipe
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Queue → state → how many."""
-        client = await self._client()
         counted: dict[str, dict[str, int]] = {}
-        for name, number in (await client.hgetall(self._key("counts"))).items():
+        found = await self._link.ask(lambda client: client.hgetall(self._key("counts")))
+        for name, number in found.items():
             if name:
                 queue, state = name.decode().split(SEPARATOR)
                 counted.setdefault(queue, {})[state] = int(number)
@@ -82,26 +82,28 @@ class Views:
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""
-        client = await self._client()
-        found = await client.hgetall(self._key("queues"))
+        found = await self._link.ask(lambda client: client.hgetall(self._key("queues")))
         return {name.decode(): value == b"paused" for name, value in found.items() if name}
 
     async def workers(self) -> list[Node]:
-        pipe = await self._pipeline()
+        alive, nodes = await self._link.ask(lambda client: self._lives(client).execute())
+        return [Node(name.decode(), int(until), *_node(nodes[name])) for name, until in alive if name in nodes and name]
+
+    def _lives(self, client: Any) -> Any:
+        pipe = client.pipeline(transaction=False)
         pipe.zrange(self._key("workers"), 0, -1, withscores=True)
         pipe.hgetall(self._key("nodes"))
-        alive, nodes = await pipe.execute()
-        return [Node(name.decode(), int(until), *_node(nodes[name])) for name, until in alive if name in nodes and name]
+        return pipe
 
     async def position(self, job_id: str) -> int | None:
         """How many are before this job in its queue; None if it does not wait there."""
         record = await self.job(job_id)
         if record is None or record.header.state != "ready":
             return None
-        header, client = record.header, await self._client()
+        header = record.header
         first = f"[{header.queue}{SEPARATOR}"
         member = f"({header.queue}{SEPARATOR}{header.priority:02d}{header.seq:014d}{SEPARATOR}{job_id}"
-        return int(await client.zlexcount(self._key("ready"), first, member))
+        return int(await self._link.ask(lambda client: client.zlexcount(self._key("ready"), first, member)))
 
     async def explain(self, job_id: str) -> str:
         """Why a job is not running, in a sentence."""
@@ -131,28 +133,27 @@ class Views:
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
         """All jobs, in no order, in pages."""
-        client = await self._client()
-        async for job_id, raw in client.hscan_iter(self._key("jobs"), count=500):
-            if job_id:
-                yield job_id.decode(), _header(raw)
+        cursor = 0
+        while True:
+            cursor, page = await self._link.ask(partial(self._page, cursor))
+            for job_id, raw in page.items():
+                if job_id:
+                    yield job_id.decode(), _header(raw)
+            if cursor == 0:
+                return
+
+    def _page(self, cursor: int, client: Any) -> Any:
+        return client.hscan(self._key("jobs"), cursor, count=500)
 
     async def events(self, after: str = "-", count: int = 100) -> list[Event]:
         """The next entries of the stream after the one with this id, a line per job."""
-        client = await self._client()
-        start = after if after == "-" else f"({after}"
-        found = await client.xrange(self._key("events"), min=start, max="+", count=count)
+        start, key = after if after == "-" else f"({after}", self._key("events")
+        found = await self._link.ask(lambda client: client.xrange(key, min=start, max="+", count=count))
         return [event for entry_id, fields in found for event in _lines(entry_id.decode(), fields[b"e"])]
 
     async def last_event(self) -> bytes:
-        client = await self._client()
-        found = await client.xrevrange(self._key("events"), count=1)
+        found = await self._link.ask(lambda client: client.xrevrange(self._key("events"), count=1))
         return bytes(found[0][0]) if found else b""
-
-    async def _client(self) -> Any:
-        return await self._engine.link.endpoint.client()
-
-    async def _pipeline(self) -> Any:
-        return (await self._client()).pipeline(transaction=False)
 
 
 def _moment(milliseconds: int) -> str:

@@ -117,7 +117,7 @@ class Endpoint:
         return fresh.client
 
     def _open(self, node: Node, loop: asyncio.AbstractEventLoop) -> _Async:
-        client, pool = open_async(node, self._timeout)
+        client, pool = open_async(node)
         return _Async(node, client, pool, self._life(pool, loop))
 
     async def _life(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:

@@ -74,13 +74,15 @@ class Pool(redis.asyncio.ConnectionPool):
             await self.drop_idle()
 
 
-def open_async(node: Node, timeout: float) -> tuple[redis.asyncio.Redis, Pool]:
+def open_async(node: Node) -> tuple[redis.asyncio.Redis, Pool]:
     kinds = (
         redis.asyncio.Connection,
         redis.asyncio.SSLConnection,
         redis.asyncio.UnixDomainSocketConnection,
     )
-    settings = _settings(node, timeout) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    # No socket timeout here: redis-py would send through asyncio.wait_for, which on Python 3.11 can swallow a
+    # cancellation. Whoever sends sets a deadline around the whole call.
+    settings = _settings(node, None) | {"retry": AsyncRetry(NoBackoff(), 0)}
     pool = Pool(connection_class=_kind(node, kinds), **settings)
     return redis.asyncio.Redis(connection_pool=pool), pool
 
@@ -96,7 +98,7 @@ def _kind(node: Node, kinds: tuple[Any, Any, Any]) -> Any:
     return unix if isinstance(node.place, Path) else tls if node.url.tls else plain
 
 
-def _settings(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> dict[str, Any]:
+def _settings(node: Node, timeout: float | None, connect_timeout: float = CONNECT_TIMEOUT) -> dict[str, Any]:
     """Set explicitly whatever redis-py might decide: its defaults resend commands and cut blocking reads."""
     return {
         "db": node.url.db,

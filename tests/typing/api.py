@@ -1,0 +1,98 @@
+"""The contract as type checkers see it: every line here is checked by mypy --strict and by pyright, none is run."""
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from penstock import Backoff, Bury, Call, Job, JobStatus, Penstock, Retry, Snooze, Worker, current_job
+
+app = Penstock("shop")
+
+
+@app.task(queue="mail", priority=20, retries=5, backoff=Backoff("exponential", base="1s", cap="10m"), timeout="30s")
+async def send(user: int, subject: str = "hi") -> str:
+    return f"{user} {subject}"
+
+
+@app.task
+def resize(path: str, *, width: int = 100) -> bytes:
+    return path.encode() * width
+
+
+@app.task
+async def nothing() -> None:
+    pass
+
+
+async def plain_calls() -> None:
+    coroutine = send(7)
+    _ = assert_type(coroutine, Coroutine[Any, Any, str])
+    assert_type(await coroutine, str)
+    assert_type(await send(7), str)
+    assert_type(resize("a", width=3), bytes)
+
+
+async def enqueueing() -> None:
+    assert_type(await send.enqueue(7, subject="x"), Job[str])
+    assert_type(send.enqueue_sync(7), Job[str])
+    assert_type(resize.call("a"), Call[bytes])
+    assert_type(await nothing.enqueue(), Job[None])
+    assert_type(await send.using(delay="10m", priority=0, at=datetime.now(UTC)).enqueue(7), Job[str])
+    assert_type(send.using(delay=timedelta(minutes=10)).call(7, subject="x"), Call[str])
+    assert_type(await app.enqueue_many(send.call(i) for i in range(3)), list[Job[str]])
+    assert_type(await app.enqueue_many([resize.call("a"), resize.call("b")]), list[Job[bytes]])
+    assert_type(app.enqueue_many_sync(_some()), list[Job[str]])
+    assert_type(await app.enqueue_many(_more()), list[Job[str]])
+
+
+def _some() -> Iterator[Call[str]]:
+    yield send.call(1)
+
+
+async def _more() -> AsyncIterator[Call[str]]:
+    yield send.call(1)
+
+
+async def handles(job: Job[str]) -> None:
+    assert_type(job.id, str)
+    assert_type(job.created, bool)
+    assert_type(await job.status(), JobStatus)
+    assert_type(job.status_sync(), JobStatus)
+    assert_type(await job.result(timeout=5), str)
+    assert_type(job.result_sync(), str)
+    assert_type(await job.cancel(), str)
+    assert_type(await job.explain(), str)
+    assert_type(await app.get_job("x"), Job[Any])
+    assert_type(await send.get_job("x"), Job[str])
+    assert_type(await (await nothing.enqueue()).result(), None)
+
+
+async def workers() -> None:
+    async with app, app.worker(queues=["mail"], concurrency=5) as worker:
+        assert_type(worker, Worker)
+    await app.worker(queues="mail,default").run()
+    await app.run_until_idle()
+
+
+@app.task
+async def steering() -> int:
+    job = current_job()
+    await job.progress(1, 2, "half")
+    job.log("a line")
+    if job.attempt > 2 and not job.cancelling:
+        raise Bury("enough")
+    if job.shutting_down:
+        raise Snooze("1s")
+    raise Retry(0.5)
+
+
+async def refused() -> None:
+    await send.enqueue("seven")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await send.enqueue(7, nobody=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.call(7, subject=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await send("seven")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    send.using(prioritty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.using(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    resize.enqueue_sync("a", 3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    app.task(queu="mail")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
