@@ -1,7 +1,7 @@
 """Measures this machine: Penstock beside a bare loop, on the same server, in the same run.
 
-The bare loop is the least that a job queue can do with a script: take a hundred jobs, note who has them, decode them, run
-each as an asyncio task, and settle them with the next call. It keeps no states, attempts, retries, events or counts.
+The bare loop is the least that a job queue can do with a script: take a hundred jobs, note who has them, decode them,
+run each as an asyncio task, and settle them with the next call. It keeps no states, attempts, retries, events, counts.
 Figures of one run on one machine compare with each other; alone they say little.
 """
 
@@ -80,9 +80,9 @@ async def run(url: str | None = None, jobs: int = 20_000, say: Callable[[str], N
         found.append(Measure("enqueue, one by one", await _one_by_one(async_task, 1_000), "jobs/s", trip))
         found.append(Measure("enqueue_sync, one by one", _one_by_one_sync(async_task, 1_000), "jobs/s", trip))
         await app.run_until_idle()
-        found += await _latency(app, async_task, 300)
+        found += await _latency(app, 300)
         findings = await audit(app.hub.engine)
-        say(f"audit: {'clean' if not findings else findings}")
+        say(f"audit: {findings or 'clean'}")
         await (await app.hub.endpoint.client()).delete(*app.hub.engine.all_keys(), *bare.keys)
     return found
 
@@ -135,7 +135,7 @@ def _one_by_one_sync(task: Task[[int], None, Any], number: int) -> float:
     return number / (time.perf_counter() - start)
 
 
-async def _latency(app: Penstock, task: Task[[int], None, Any], number: int) -> list[Measure]:
+async def _latency(app: Penstock, number: int) -> list[Measure]:
     """From enqueue to start, one job at a time on an idle worker."""
     started: list[float] = []
 

@@ -4,44 +4,63 @@ import asyncio
 import contextvars
 import json
 import logging
-from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.engine.engine import Engine
+from penstock.engine.engine import Engine, Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 log = logging.getLogger("penstock.job")
 
 
-@dataclass(slots=True, eq=False)
 class JobContext:
     """What a running task can know of its job, and say about it."""
 
-    id: str
-    task: str
-    queue: str
-    attempt: int  #: 1 for the first run
-    fence: int  #: grows with every start of any job of the app; a resource may refuse an older one
-    tags: tuple[str, ...]
-    state: Any  #: what the app's lifespan gave
-    cancelling: bool = False  #: somebody asked for it to be cancelled
-    shutting_down: bool = False  #: the worker is about to stop
-    _engine: Engine | None = field(default=None, repr=False)
-    _worker: str = field(default="", repr=False)
-    _call: int = field(default=0, repr=False)
-    logs: list[str] = field(default_factory=list, repr=False)
+    __slots__ = ("_engine", "_lease", "_number", "_worker", "cancelling", "shutting_down", "state", "tags")
+
+    def __init__(self, lease: Lease, worker: str, number: int, engine: Engine, state: Any) -> None:
+        self._lease = lease
+        self._worker = worker
+        self._number = number
+        self._engine = engine
+        self.tags: tuple[str, ...] = ()
+        self.state = state  #: what the app's lifespan gave
+        self.cancelling = False  #: somebody asked for it to be cancelled
+        self.shutting_down = False  #: the worker is about to stop
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id} of {self.task}, attempt {self.attempt}>"
+
+    @property
+    def id(self) -> str:
+        return self._lease.id
+
+    @property
+    def task(self) -> str:
+        return self._lease.header.task
+
+    @property
+    def queue(self) -> str:
+        return self._lease.header.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self._lease.header.attempt
+
+    @property
+    def fence(self) -> int:
+        """Grows with every start of any job of the app; a resource may refuse an older one."""
+        return self._lease.header.fence
 
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far it has come; StaleLease if the job is no longer this attempt's."""
-        if self._engine is not None:
-            self._judge(await self._engine.progress(self._worker, self.id, self._call, _shown(done, total, message)))
+        self._judge(await self._engine.progress(self._worker, self.id, self._number, _shown(done, total, message)))
 
     def progress_sync(self, done: float, total: float | None = None, message: str = "") -> None:
         """The same from a `def` task."""
-        if self._engine is not None:
-            text = _shown(done, total, message)
-            self._judge(self._engine.progress(self._worker, self.id, self._call, text).sync())
+        text = _shown(done, total, message)
+        self._judge(self._engine.progress(self._worker, self.id, self._number, text).sync())
 
     def log(self, text: str) -> None:
         """A line about this job, through `logging`."""

@@ -1,7 +1,8 @@
 """The round trip: whatever finished is settled and the free slots are filled, in one pipeline.
 
-Under load that is a group commit of many jobs per trip; when idle, one trip per job. Nothing polls: a worker that found
-less than it wanted is told by the server when there is more.
+Under load that is a group commit of many jobs per trip; when idle, one trip per job. Two trips may be on their way at
+once, each for half of the slots, so that the server works on one half while the other half runs. Nothing polls: a
+worker that found less than it wanted is told by the server when there is more.
 """
 
 import asyncio
@@ -19,7 +20,38 @@ from penstock.worker.settle import Settled, settle
 
 log = logging.getLogger("penstock.worker")
 
+TRIPS: Final = 2  #: on their way at once
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
+
+
+class Numbers:
+    """The numbers of lease calls. One whose answer was lost is used again: the resent call gets the same jobs."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lost: list[int] = []
+        self._open: set[int] = set()
+
+    @property
+    def floor(self) -> int:
+        """Up to here all calls were answered."""
+        return min((*self._open, *self._lost, self._last + 1)) - 1
+
+    def take(self) -> int:
+        if self._lost:
+            number = self._lost.pop()
+        else:
+            self._last = number = self._last + 1
+        self._open.add(number)
+        return number
+
+    def answered(self, number: int) -> None:
+        self._open.discard(number)
+
+    def give_back(self, number: int) -> None:
+        if number:
+            self._open.discard(number)
+            self._lost.append(number)
 
 
 class Fetcher:
@@ -43,8 +75,9 @@ class Fetcher:
         self.running: dict[str, Running] = {}
         self.draining = False
         self.finished = 0
-        self._answered = 0
+        self._numbers = Numbers()
         self._outcomes: list[Settled] = []
+        self._asked = 0  #: slots that calls on their way ask for
         self._more = True  #: there may be work that was not asked for yet
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
         self._wake = asyncio.Event()
@@ -52,7 +85,7 @@ class Fetcher:
 
     def begin(self, worker: str) -> None:
         """A new incarnation: what ran under the old one will be refused."""
-        self.worker, self._answered = worker, 0
+        self.worker, self._numbers = worker, Numbers()
         self.look()
 
     def look(self) -> None:
@@ -69,6 +102,11 @@ class Fetcher:
 
     async def run(self) -> None:
         """Round after round until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(TRIPS):
+                group.create_task(self._rounds())
+
+    async def _rounds(self) -> None:
         pause = 0.05
         while True:
             try:
@@ -94,28 +132,38 @@ class Fetcher:
                 await self._settled.wait()
 
     async def _round(self) -> None:
-        want = 0 if self.draining or not self._more else self._concurrency - self.busy
+        want = 0 if self.draining or not self._more else self._room()
         outcomes, self._outcomes = self._outcomes, []
         if not outcomes and want <= 0:
             await self._sleep()
             return
         settles = settle(self._engine, outcomes)
         calls: list[Call[Any]] = [call for _, call in settles]
+        numbers, number, worker = self._numbers, 0, self.worker
         if want > 0:
-            calls.append(self._lease(want))
-        self._news = False
+            number = numbers.take()
+            calls.append(self._lease(number, want))
+        self._news, self._asked = False, self._asked + max(want, 0)
         try:
             answers = await self._engine.link.together(*calls)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
+            numbers.give_back(number)
             raise
+        finally:
+            self._asked -= max(want, 0)
         for (runs, call), answer in zip(settles, answers, strict=False):
             self._check(runs, call.decode(answer))
         self.busy -= len(outcomes)
         self.finished += len(outcomes)
         self._settled.set()
-        if want > 0:
-            await self._start(calls[-1].decode(answers[-1]), want)
+        if number:
+            numbers.answered(number)
+            await self._start(calls[-1].decode(answers[-1]), want, worker, number)
+
+    def _room(self) -> int:
+        """How many jobs to ask for: the free slots that nobody asks for yet, but no more than one trip's half."""
+        return min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS))
 
     async def _sleep(self) -> None:
         try:
@@ -125,21 +173,19 @@ class Fetcher:
             self._more = not self.draining
         self._wake.clear()
 
-    def _lease(self, want: int) -> Call[Leased]:
-        # The number moves on only with an answer: a call whose answer was lost is sent again and gets the same jobs.
-        return self._engine.lease(
-            self.worker, self._answered + 1, queues=self._queues(), want=want, answered=self._answered
-        )
+    def _lease(self, number: int, want: int) -> Call[Leased]:
+        answered = self._numbers.floor
+        return self._engine.lease(self.worker, number, queues=self._queues(), want=want, answered=answered)
 
-    async def _start(self, leased: Leased, want: int) -> None:
+    async def _start(self, leased: Leased, want: int, worker: str, number: int) -> None:
         if leased.word == "unknown":
-            await self._unknown()
+            if worker == self.worker:
+                await self._unknown()
             return
-        self._answered += 1
         self._more = self._news or leased.again or len(leased.leases) >= want
         for lease in leased.leases:
-            context = self._runner.context(lease, self.worker, self._answered)
-            running = Running(lease, self.worker, self._answered, context)
+            context = self._runner.context(lease, worker, number)
+            running = Running(lease, worker, number, context)
             self.running[lease.id] = running
             self.busy += 1
             if lease.header.cancelling:

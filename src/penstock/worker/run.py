@@ -56,19 +56,7 @@ class Runner:
         self._plans: dict[str, Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]] = {}
 
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
-        header = lease.header
-        return JobContext(
-            id=lease.id,
-            task=header.task,
-            queue=header.queue,
-            attempt=header.attempt,
-            fence=header.fence,
-            tags=(),
-            state=self._state,
-            _engine=self._engine,
-            _worker=worker,
-            _call=number,
-        )
+        return JobContext(lease, worker, number, self._engine, self._state)
 
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
@@ -82,7 +70,8 @@ class Runner:
             args, kwargs = task.signature.decode(envelope.args)
         except (msgspec.MsgspecError, BadArguments) as error:
             return Dead("undecodable", describe(error))
-        running.context.tags = tuple(envelope.tags)
+        if envelope.tags:
+            running.context.tags = tuple(envelope.tags)
         enter(running.context)
         try:
             return await self._call(running, task, envelope, args, kwargs)
