@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -57,23 +58,48 @@ class _Line:
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._room = asyncio.Event()
+        self._deadline = engine.link.deadline
+        self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def enqueue(self, job: NewJob) -> Placed:
+        until = self._loop.time() + self._deadline
         while len(self._waiting) >= WAITING:
-            await self._wait_for_room()
+            await self._wait_for_room(until)
         answer: asyncio.Future[Placed] = self._loop.create_future()
         self._waiting.append((job, answer))
+        self._due.append((until, answer))
+        self._set_alarm()
         self._schedule()
         return await answer
 
-    async def _wait_for_room(self) -> None:
-        deadline = self._engine.link.deadline
+    async def _wait_for_room(self, until: float) -> None:
         self._room.clear()
         try:
-            async with asyncio.timeout(deadline):
+            async with asyncio.timeout_at(until):
                 await self._room.wait()
         except TimeoutError:
-            raise Unavailable(f"{WAITING:,} jobs wait to be sent and none was within {deadline:g} s") from None
+            raise self._late() from None
+
+    def _set_alarm(self) -> None:
+        """One timer for all: it goes off when the oldest that is not answered must be."""
+        while self._due and self._due[0][1].done():
+            self._due.popleft()
+        if self._due and self._alarm is None:
+            self._alarm = self._loop.call_at(self._due[0][0], self._refuse_late)
+
+    def _refuse_late(self) -> None:
+        self._alarm = None
+        while self._due and self._due[0][0] <= self._loop.time():
+            _refuse([self._due.popleft()[1]], self._late())
+        self._waiting = [(job, answer) for job, answer in self._waiting if not answer.done()]
+        self._set_alarm()
+
+    def _late(self) -> Unavailable:
+        return Unavailable(
+            f"{self._engine.link.endpoint} did not take the job within {self._deadline:g} s; "
+            "sending again with the same id is safe"
+        )
 
     def _schedule(self) -> None:
         # At the end of the tick, so that everything enqueued in it goes along.
@@ -83,7 +109,10 @@ class _Line:
 
     def _start(self) -> None:
         self._scheduled = False
-        page, size = [], 0
+        if not self._waiting:
+            return
+        page: list[NewJob] = []
+        size = 0
         for job, _ in self._waiting[:PAGE]:
             size += len(job.payload)
             if page and size > BYTES:
@@ -100,6 +129,7 @@ class _Line:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
         self._room.set()
+        self._set_alarm()
         if self._waiting:
             self._schedule()
 

@@ -54,7 +54,10 @@ class Endpoint:
         _tell_after_fork(self)
 
     def __repr__(self) -> str:
-        return f"Endpoint({str(self._locator.url)!r})"
+        return f"Endpoint({str(self)!r})"
+
+    def __str__(self) -> str:
+        return str(self._locator.url)
 
     async def client(self) -> redis.asyncio.Redis:
         """Give this loop's client of the server, which has been found and verified."""
