@@ -5,8 +5,9 @@ wait. What is stored is decoded once before it is sent: what the worker could no
 """
 
 import inspect
+import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,9 @@ from penstock.errors import BadArguments, PayloadTooLarge
 LIMIT: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+HIDDEN: Final = "[redacted]"
+_SECRET = re.compile(r"passw|secret|token|authorization|api_?key|credential", re.IGNORECASE)
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder().decode
@@ -180,6 +184,36 @@ def check_size(packed: bytes, name: str, limit: int = LIMIT) -> bytes:
 def decode_any(packed: bytes) -> Any:
     """Plain data, for views that know no task."""
     return _decode_any(packed) if packed else None
+
+
+def shown_arguments(payload: bytes | None, redact: Collection[str] = ()) -> dict[str, Any] | None:
+    """A job's arguments for people to see: those named, and whatever sounds like a secret, are hidden at any depth."""
+    if not payload:
+        return None
+    try:
+        arguments = _decode_any(open_envelope(payload).args)
+    except msgspec.MsgspecError:
+        return {"": "(cannot be read)"}
+    shown: dict[str, Any] = _redacted(arguments, redact)
+    return shown
+
+
+def tags_of(payload: bytes | None) -> tuple[str, ...]:
+    try:
+        return tuple(open_envelope(payload).tags) if payload else ()
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _redacted(value: Any, names: Collection[str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: HIDDEN if str(key) in names or _SECRET.search(str(key)) else _redacted(item, names)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_redacted(item, names) for item in value]
+    return value
 
 
 def _reason(error: Exception) -> str:

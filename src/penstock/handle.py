@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
+from penstock.codec import shown_arguments, tags_of
 from penstock.context import running_on_loop
 from penstock.engine.engine import Watched
 from penstock.engine.views import Record
@@ -52,16 +53,27 @@ class JobStatus:
     worker: str | None
     cancelling: bool
     progress: tuple[float, float | None, str] | None  #: done, total, message
+    arguments: dict[str, Any] | None  #: by name, secrets hidden (`redact`); None once it is done
+    tags: tuple[str, ...]
     attempts: tuple[Failure, ...]  #: failed tries, the last ten
 
 
 class Job(Generic[R_co]):
     """A handle on one job. `created` is False when `id` or `unique` found an earlier one."""
 
-    __slots__ = ("_decode", "_hub", "created", "id")
+    __slots__ = ("_decode", "_hub", "_redact", "created", "id")
 
-    def __init__(self, hub: Hub, job_id: str, decode: Callable[[bytes], R_co], *, created: bool = True) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        job_id: str,
+        decode: Callable[[bytes], R_co],
+        *,
+        created: bool = True,
+        redact: tuple[str, ...] = (),
+    ) -> None:
         self._hub = hub
+        self._redact = redact
         self._decode = decode
         self.id = job_id
         self.created = created
@@ -77,10 +89,10 @@ class Job(Generic[R_co]):
 
     async def status(self) -> JobStatus:
         """Where it is and what happened to it; JobNotFound if nothing is known of it any more."""
-        return _status(await self._hub.views.job(self.id), self.id)
+        return _status(await self._hub.views.job(self.id), self.id, self._redact)
 
     def status_sync(self) -> JobStatus:
-        return _status(self._hub.views.job_sync(self.id), self.id)
+        return _status(self._hub.views.job_sync(self.id), self.id, self._redact)
 
     async def result(self, timeout: float | None = None) -> R_co:
         """The task's return value, once it is there.
@@ -159,7 +171,7 @@ def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
     return f"{text}: {error.type}: {error.message}\n\n{error.traceback}".rstrip()
 
 
-def _status(record: Record | None, job_id: str) -> JobStatus:
+def _status(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobStatus:
     if record is None:
         raise _missing(job_id)
     header = record.header
@@ -181,6 +193,8 @@ def _status(record: Record | None, job_id: str) -> JobStatus:
         worker=header.claim.split("\x1f")[0] or None,
         cancelling=bool(header.cancelling),
         progress=_progress(header.progress),
+        arguments=shown_arguments(record.payload, redact),
+        tags=tags_of(record.payload),
         attempts=tuple(failure(attempt) for attempt in record.attempts),
     )
 

@@ -121,7 +121,8 @@ class Task(Generic[P, R, T]):
         return job
 
     def job(self, found: str, *, created: bool = False) -> Job[R]:
-        return Job(self._hub(), found, self.signature.decode_result, created=created)
+        redact = self.options.redact
+        return Job(self._hub(), found, self.signature.decode_result, created=created, redact=redact)
 
     def _header(self) -> Header:
         """What all jobs with these options have in common."""

@@ -38,7 +38,7 @@ end
 
 local made = 0
 for i, id in ipairs(ids) do
-  local new, h = cmsgpack.unpack(ARGV[i * 3 - 1]), found[i] or cache[id]
+  local new, h = decode(ARGV[i * 3 - 1]), found[i] or cache[id]
   local word = h and (h[NONCE] == new[NONCE] and 'created' or 'exists')
   if not h and new[UNIQUE] ~= '' then
     id, h = holder(new[UNIQUE])

@@ -42,7 +42,7 @@ end
 -- A header that cannot be understood: its payload goes to the dead letter, or, without one, the field is dropped.
 local function quarantine(id)
   if call('HEXISTS', payloads, id) == 0 then return fix(erase, jobs, id) end
-  local h = cmsgpack.unpack(BLANK)
+  local h = decode(BLANK)
   h[CREATED], h[REASON] = now, 'unreadable_header'
   fix(move, 'bury', id, h, 'dead', 'unreadable_header')
 end

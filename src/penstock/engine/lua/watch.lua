@@ -16,7 +16,7 @@ for i, id in ipairs(ids) do
       call('HSET', waiting, id, clients .. ARGV[1] .. SEP)
     end
   elseif h then
-    answer[2] = cmsgpack.pack(h)
+    answer[2] = call('HGET', jobs, id)
     answer[3] = call('HGET', results, id) or ''
     answer[4] = call('HGET', attempts, id) or ''
   end

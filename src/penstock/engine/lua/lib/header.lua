@@ -4,6 +4,19 @@
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local lines = {}    -- id → member of `ready`, where it is known already
 
+local function listed(fine, _, ...)
+  return fine and { ... } or nil
+end
+
+-- decode(raw) → a header, or nil if it is none. It is a msgpack array, read as the values that follow its three bytes of
+-- length: as an array it would grow value by value, at twice the price.
+local function decode(raw)
+  local kind, high, low = string.byte(raw, 1, 3)
+  if kind ~= 220 or not low then return nil end
+  local header = listed(pcall(cmsgpack.unpack_limit, raw, high * 256 + low, 3))
+  return header and header[FIELDS] ~= nil and type(header[STATE]) == 'string' and header or nil
+end
+
 -- read(ids) → the headers by position; nil where there is none or it cannot be understood.
 local function read(ids)
   local found = {}
@@ -13,8 +26,7 @@ local function read(ids)
     local id = ids[i]
     local header = cache[id]
     if not header and raw[i] then
-      local fine, value = pcall(cmsgpack.unpack, raw[i])
-      if fine and type(value) == 'table' and value[FIELDS] then header = value end
+      header = decode(raw[i])
       cache[id] = header
     end
     found[i] = header

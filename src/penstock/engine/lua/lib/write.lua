@@ -25,7 +25,8 @@ local function add(key, score, member) put(4, 'ZADD', key, score, member) end
 local function set(key, field, value) put(4, 'HSET', key, field, value) end
 
 local function save(id, h)
-  local packed = cmsgpack.pack(h)
+  local n = #h
+  local packed = string.char(220, 0, n) .. cmsgpack.pack(unpack(h, 1, n))
   put(2, 'HSET', jobs, id, packed)
   return packed
 end
