@@ -130,13 +130,14 @@ class Signature:
         return self._decoder
 
     def _struct(self) -> type[msgspec.Struct]:
-        hints, fields = self._hints(), []
+        hints = self._hints()
+        fields: list[Any] = []
         for name, parameter in self.parameters.items():
             hint = hints.get(name, Any)
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                fields.append((name, list[hint], []))  # type: ignore[valid-type]
+                fields.append((name, list[hint], []))  # type: ignore[valid-type]  # made at run time
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                fields.append((_FIELD_EXTRA, dict[str, hint], {}))  # type: ignore[valid-type]
+                fields.append((_FIELD_EXTRA, dict[str, hint], {}))  # type: ignore[valid-type]  # made at run time
             elif parameter.default is inspect.Parameter.empty:
                 fields.append((name, hint))
             else:

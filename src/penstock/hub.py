@@ -62,7 +62,8 @@ class Hub:
                 time.sleep(0.1)
 
     def _listen(self, name: str, job_id: str, until: float | None) -> Watched:
-        listener: Any = self.endpoint.client_sync().pubsub()
+        client: Any = self.endpoint.client_sync()
+        listener = client.pubsub()
         try:
             listener.ssubscribe(self.engine.keys.mailbox(name))
             while True:

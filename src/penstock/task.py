@@ -59,7 +59,7 @@ class Task(Generic[P, R, T]):
         self.function = function
         self.name = name
         self.options = options
-        self.signature = base.signature if base else Signature(function, name)
+        self.signature: Signature = base.signature if base else Signature(function, name)
         self.is_async = inspect.iscoroutinefunction(function)
         self._hub = hub
         self._limit = limit

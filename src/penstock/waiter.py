@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from penstock.engine.engine import PAGE, Engine, Watched
@@ -85,7 +85,10 @@ class _Desk:
             self._ask(job_id)
 
     async def _look_again(self) -> None:
-        for job_id in self._waiting:
+        self._ask_all(self._waiting)
+
+    def _ask_all(self, ids: Iterable[str]) -> None:
+        for job_id in ids:
             self._ask(job_id)
 
     def _ask(self, job_id: str) -> None:
@@ -107,7 +110,7 @@ class _Desk:
             found = await self._engine.watch(self._name, ids)
         except PenstockError:
             # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
-            self._loop.call_later(1.0, lambda: [self._ask(job_id) for job_id in ids])
+            self._loop.call_later(1.0, self._ask_all, ids)
             return
         for job_id, watched in zip(ids, found, strict=True):
             if watched.state in FINISHED or watched.state == "missing":

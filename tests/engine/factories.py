@@ -1,10 +1,16 @@
-"""Jobs and workers for the tests, made in one line."""
+"""Jobs and workers for the tests, made in one line, and looks at what became of them."""
 
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from penstock.engine.engine import Engine, Lease, NewJob
+from penstock.engine.views import Views
 from penstock.job import Header
+from tests.conftest import Clock
 
 LIFE = 10_000
 
@@ -63,3 +69,115 @@ class TestWorker:
 def call_of(lease: Lease) -> int:
     """The call number of the attempt that holds this lease."""
     return int(lease.header.claim.split("\x1f")[1])
+
+
+# Whole situations
+
+
+async def populate(engine: Engine) -> TestWorker:
+    """A job of every kind, named after it; those that run are held by the worker that is given."""
+    worker = await TestWorker(engine, "worker").register()
+    await enqueue(engine, new_job("tomb", keep=0))
+    await engine.cancel(["tomb"])
+    await engine.prune()
+    await enqueue(engine, *map(new_job, ("done", "silent", "dead")), new_job("unkept", keep=0))
+    done, silent, dead, unkept = await worker.lease(4)
+    await worker.complete(done, b"result")
+    await worker.complete(silent)
+    await worker.bury(dead)
+    await worker.complete(unkept, b"result")
+    await enqueue(engine, new_job("running", unique="r", expires=90_000), new_job("cancelling", queue="other"))
+    await worker.lease(2)
+    await engine.cancel(["cancelling"])
+    await enqueue(engine, new_job("cancelled"))
+    await engine.cancel(["cancelled"])
+    waiting = [
+        new_job("ready", unique="u", expires=60_000),
+        new_job("scheduled", due=5_000, expires=70_000, unique="s"),
+    ]
+    await enqueue(engine, *waiting)
+    await (await TestWorker(engine, "sleeper", ("empty",)).register()).lease()
+    return worker
+
+
+async def outlive(engine: Engine, clock: Clock, life: int = LIFE) -> None:
+    """Let a life pass in which somebody was heard all along, so that whoever did not renew is dead."""
+    for _ in range(4):
+        clock.advance(life // 3)
+        await engine.renew(life, ["somebody"])
+
+
+async def spoil(engine: Engine, job_id: str, header: bytes = b"\xc1") -> None:
+    """Make a header unreadable."""
+    await (await raw(engine)).hset(engine.keys("jobs"), job_id, header)
+
+
+async def rewrite(engine: Engine, job_id: str, **fields: Any) -> None:
+    """Change fields of a header, and nothing that should follow from them."""
+    changed = msgspec.structs.replace(await header_of(engine, job_id), **fields)
+    await (await raw(engine)).hset(engine.keys("jobs"), job_id, msgspec.msgpack.encode(changed))
+
+
+# Looking
+
+
+async def raw(engine: Engine) -> Any:
+    """A plain client of the server that has the engine's keys."""
+    return await engine.link.endpoint.client()
+
+
+async def header_of(engine: Engine, job_id: str) -> Header:
+    record = await Views(engine).job(job_id)
+    assert record is not None, job_id
+    return record.header
+
+
+async def states(engine: Engine) -> dict[str, str]:
+    """Id → state of every job."""
+    return {job_id: header.state async for job_id, header in Views(engine).headers()}
+
+
+async def happened(engine: Engine) -> list[tuple[str, str, str]]:
+    """Verb, job and note of every line in the stream of events."""
+    return [(event.verb, event.job, event.note) for event in await Views(engine).events(count=1000)]
+
+
+async def dump(engine: Engine) -> dict[bytes, bytes | None]:
+    """Every byte that is stored."""
+    pipeline = (await raw(engine)).pipeline(transaction=False)
+    for key in engine.all_keys():
+        pipeline.dump(key)
+    return dict(zip(engine.all_keys(), await pipeline.execute(), strict=True))
+
+
+class Mailbox:
+    """What is said on one channel. Its own mark ends the reading, so that nothing has to be waited for."""
+
+    def __init__(self, client: Any, pubsub: Any, channel: str) -> None:
+        self._client, self._pubsub, self._channel = client, pubsub, channel
+
+    async def letters(self) -> list[str]:
+        """Everything said since the last look."""
+        await self._client.execute_command("SPUBLISH", self._channel, "mark")
+        found: list[str] = []
+        while (message := await self._next()) != "mark":
+            found.append(message)
+        return found
+
+    async def _next(self) -> str:
+        while True:
+            message = await self._pubsub.get_message(timeout=5)
+            assert message is not None, f"nothing was said on {self._channel}"
+            if message["type"] == "smessage":
+                return str(message["data"].decode())
+
+
+@asynccontextmanager
+async def listening(engine: Engine, channel: str) -> AsyncIterator[Mailbox]:
+    """Subscribe to a channel, such as `engine.keys.mailbox(worker)`, on the server that has the keys."""
+    client = await raw(engine)
+    async with client.pubsub() as pubsub:
+        await pubsub.ssubscribe(channel)
+        mailbox = Mailbox(client, pubsub, channel)
+        assert await mailbox.letters() == []
+        yield mailbox

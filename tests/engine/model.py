@@ -1,0 +1,300 @@
+"""The engine in plain Python: what each verb must answer, and what must be true afterwards. It knows no Redis.
+
+There are no indexes here: whatever the engine keeps beside its headers is looked for among all jobs. The verbs have the
+arguments and answers of `Engine`; where that takes a page, this takes one job: a page is nothing but its jobs in turn.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.engine.keys import SEPARATOR
+from penstock.job import DELAY_BELOW, Attempt, Header, State
+
+WAITING: tuple[State, ...] = ("scheduled", "ready")
+ZEROS = ("failures", "crashes", "starts", "releases", "expires")
+FRESH: dict[str, Any] = dict.fromkeys(ZEROS, 0) | dict.fromkeys(("reason", "progress", "last"), "")  #: when revived
+
+
+class Model:
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.jobs: dict[str, Header] = {}
+        self.payloads: dict[str, bytes] = {}
+        self.results: dict[str, bytes] = {}
+        self.attempts: dict[str, list[Attempt]] = {}
+        self.workers: dict[str, int] = {}  #: alive until
+        self.answered: dict[str, int] = {}  #: the highest call whose answer a worker has
+        self.retired: dict[str, int] = {}  #: since when
+        self.paused: dict[str, bool] = {}  #: for each queue that was ever named
+        self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempts used, note
+        self.seq = self.fence = self.grace = 0
+        self.seen: int | None = None  #: when a worker, or one that looks after them, was last heard of
+
+    def among(self, *states: State) -> dict[str, Header]:
+        return {job_id: h for job_id, h in self.jobs.items() if h.state in states and not h.compact}
+
+    def holder(self, unique: str) -> str | None:
+        unfinished = self.among(*WAITING, "running").items()
+        return next((job_id for job_id, h in unfinished if unique and h.unique == unique), None)
+
+    def held_by(self, workers: Collection[str]) -> list[str]:
+        held = sorted((h.claim, job_id) for job_id, h in self.jobs.items() if h.claim)
+        return [job_id for claim, job_id in held if claim.split(SEPARATOR)[0] in workers]
+
+    def line(self, queues: Sequence[str]) -> list[str]:
+        """Who is next: named queues one after the other, all of them (*) as one line."""
+        ready = sorted(self.among("ready").items(), key=lambda row: (row[1].priority, row[1].seq))
+        return [job_id for name in queues for job_id, h in ready if name in {"*", h.queue}]
+
+    # Entering the line
+
+    def enqueue(self, job_id: str, new: Header, payload: bytes) -> tuple[str, str, str]:
+        if old := self.jobs.get(job_id):
+            return "created" if old.nonce == new.nonce else "exists", job_id, old.state
+        if holder := self.holder(new.unique):
+            return "unique", holder, self.jobs[holder].state
+        due, expires = (self.now + at if 0 < at < DELAY_BELOW else at for at in (new.due, new.expires))
+        self.jobs[job_id] = replace(new, created=self.now, size=len(payload), expires=expires)
+        self.payloads[job_id] = payload
+        self.paused.setdefault(new.queue, False)
+        self._wait("enqueue", job_id, due=due)
+        return "created", job_id, self.jobs[job_id].state
+
+    def promote(self, limit: int) -> tuple[int, int, int]:
+        due = sorted((h.due, job_id) for job_id, h in self.among("scheduled").items() if h.due <= self.now)[:limit]
+        for at, job_id in due:
+            self._wait("promote", job_id, due=at)
+        return len(due), min((h.due for h in self.among("scheduled").values()), default=-1), self.now
+
+    def expire(self, limit: int) -> tuple[int, int, int]:
+        timers = sorted((h.expires, job_id) for job_id, h in self.among(*WAITING).items() if h.expires)
+        late = [job_id for at, job_id in timers if at <= self.now][:limit]
+        for job_id in late:
+            self._put("expire", job_id, "cancelled", "expired")
+        return len(late), next((at for at, _ in timers[len(late) :]), -1), self.now
+
+    def revive(self, job_id: str) -> str:
+        h = self.jobs.get(job_id)
+        if h is None or job_id not in self.payloads:
+            return "done" if h and h.state == "done" else "missing"
+        if h.state not in {"dead", "cancelled"}:
+            return h.state
+        if self.holder(h.unique):
+            return "taken"
+        self._wait("revive", job_id, due=min(h.due, self.now), generation=h.generation + 1, **FRESH)
+        return "ok"
+
+    # Running
+
+    def lease(
+        self, worker: str, number: int, *, queues: Sequence[str], want: int, answered: int, room: int
+    ) -> tuple[str, bool, list[str]]:
+        if worker not in self.workers or number <= self.answered.get(worker, 0):
+            return "stale" if worker in self.workers else "unknown", False, []
+        claim = f"{worker}{SEPARATOR}{number}"
+        if before := [job_id for job_id in self.held_by([worker]) if self.jobs[job_id].claim == claim]:
+            return "ok", False, before
+        line = [job_id for job_id in self.line(queues) if not self.paused[self.jobs[job_id].queue]]
+        again, chosen = self._choose(line[:want], room)
+        for job_id in chosen:
+            self.fence = max(self.fence + 1, self.now * 1000)
+            starts = self.jobs[job_id].starts + 1
+            self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=starts)
+        self.answered[worker] = max(self.answered.get(worker, 0), answered)
+        return "ok", again, chosen
+
+    def _choose(self, line: list[str], room: int) -> tuple[bool, list[str]]:
+        """Whether there is a reason to ask again at once, and the jobs that fit into the answer; what is late ends."""
+        again, chosen = False, list[str]()
+        for job_id in line:
+            if 0 < self.jobs[job_id].expires <= self.now:
+                self._put("expire", job_id, "cancelled", "expired")
+                again = True
+            elif chosen and sum(self.jobs[one].size for one in (*chosen, job_id)) > room:
+                return True, chosen
+            else:
+                chosen.append(job_id)
+        return again, chosen
+
+    def settle(self, verb: str, worker: str, job_id: str, number: int, *values: Any) -> str:
+        """Only the attempt that holds a job settles it; the one that did so last gets its answer again."""
+        h, claim = self.jobs.get(job_id), f"{worker}{SEPARATOR}{number}"
+        if h is None or h.claim != claim:
+            *settled, answer = h.last.rsplit(SEPARATOR, 2) if h else [""]
+            return answer if settled == [claim, verb] else "stale"
+        answer = "cancelled" if h.cancelling and verb != "complete" else "ok"
+        self.jobs[job_id] = replace(h, last=SEPARATOR.join((claim, verb, answer)))
+        if answer == "ok":
+            self._settled(verb, job_id, h, *values)
+        else:
+            self._cancelled(verb, job_id)
+        return answer
+
+    def _settled(self, verb: str, job_id: str, h: Header, *values: Any) -> None:
+        match verb, *values:
+            case "complete", result:
+                del self.payloads[job_id]
+                if result and h.keep:
+                    self.results[job_id] = result
+                self._put(verb, job_id, "done", "", result=(1 if h.keep else 2) if result else 0)
+            case "retry", delay, reason, error:
+                self._remember(verb, job_id, error)
+                self._wait(verb, job_id, reason, due=self.now + delay, failures=h.failures + 1, reason=reason)
+            case "bury", reason, error:
+                self._remember(verb, job_id, error)
+                self._put(verb, job_id, "dead", reason, failures=h.failures + 1)
+            case "snooze", delay, reason:
+                self._put(verb, job_id, "scheduled", reason, due=self.now + delay, releases=h.releases + 1)
+            case _:
+                self._give_back(verb, job_id)
+
+    def progress(self, worker: str, job_id: str, number: int, progress: str) -> str:
+        h = self.jobs.get(job_id)
+        if h is None or h.claim != f"{worker}{SEPARATOR}{number}":
+            return "stale"
+        self.jobs[job_id] = replace(h, progress=progress)
+        self._tell("progress", job_id, progress)
+        return "cancelling" if h.cancelling else "ok"
+
+    # Workers' lives
+
+    def register(self, worker: str, life: int) -> str:
+        if worker in self.retired:
+            return "retired"
+        self._heard(life)
+        self.workers[worker] = self.now + life
+        return "ok"
+
+    def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+        self._heard(life)
+        known = [worker for worker in workers if worker in self.workers]
+        self.workers.update(dict.fromkeys(known, self.now + life))
+        asked = [(worker, job_id) for worker in known for job_id in sorted(self.held_by([worker]))]
+        words = ["ok" if worker in known else "unknown" for worker in workers]
+        return words, [row for row in asked if self.jobs[row[1]].cancelling]
+
+    def retire(self, worker: str, limit: int) -> tuple[int, int]:
+        return self._take_back("release", [worker], limit, partial(self._give_back, "release"))
+
+    def reap(
+        self, life: int, worker: str = "", started: Collection[str] = (), *, limit: int, crashes: int, cause: str
+    ) -> tuple[int, int]:
+        quiet = self.now < self._heard(life)
+        late = [name for name, until in self.workers.items() if until < self.now and not quiet]
+        lose = partial(self._lose, started if worker else self.jobs, crashes, cause)
+        return self._take_back("reap", [worker] if worker else late, limit, lose)
+
+    def _heard(self, life: int) -> int:
+        """If nobody was heard of for half a life, nobody could be: none is taken for dead for one life from now."""
+        if self.seen is not None and self.now - self.seen > life / 2:
+            self.grace = self.now + life
+        self.seen, self.grace = self.now, min(self.grace, self.now + life)
+        return self.grace
+
+    def _take_back(self, verb: str, workers: list[str], limit: int, lose: Callable[[str], None]) -> tuple[int, int]:
+        """How many of their jobs were moved, and 1 if there are more; a worker that holds none is forgotten."""
+        page = self.held_by(workers)[:limit]
+        for job_id in page:
+            (partial(self._cancelled, verb) if self.jobs[job_id].cancelling else lose)(job_id)
+        gone = [worker for worker in workers if not self.held_by([worker])]
+        for worker in gone:
+            self.retired[worker] = self.now
+            self.workers.pop(worker, None)
+            self.answered.pop(worker, None)
+        return len(page), int(len(gone) < len(workers))
+
+    def _lose(self, started: Collection[str], budget: int, cause: str, job_id: str) -> None:
+        if job_id not in started:
+            return self._give_back("reap", job_id, "not_started")
+        self._remember("crash", job_id, cause)
+        crashes = self.jobs[job_id].crashes + 1
+        if crashes < budget:
+            return self._move("reap", job_id, "ready", "crash", crashes=crashes)
+        return self._put("reap", job_id, "dead", "crash_loop", crashes=crashes)
+
+    # Ending otherwise, and steering
+
+    def cancel(self, job_id: str, reason: str) -> str:
+        h = self.jobs.get(job_id)
+        if h is None:
+            return "missing"
+        if h.state in WAITING:
+            self._put("cancel", job_id, "cancelled", reason)
+        elif h.state == "running" and not h.cancelling:
+            self.jobs[job_id] = replace(h, cancelling=1, reason=reason)
+            self._tell("cancel", job_id, "cancelling")
+        return "cancelling" if h.state == "running" else self.jobs[job_id].state
+
+    def prune(self, keep: tuple[int, int, int, int, int], limit: int) -> tuple[int, int]:
+        most_finished, tomb_life, most_tombs, dead_life, most_dead = keep
+        tombs = [(h.since, job_id) for job_id, h in self.jobs.items() if h.compact]
+        finished = [(h.since + h.keep, job_id) for job_id, h in self.among("done", "cancelled").items()]
+        dead = [(h.since, job_id) for job_id, h in self.among("dead").items()]
+        gone = _old(tombs, self.now - tomb_life, most_tombs, limit)
+        pages = gone, _old(finished, self.now, most_finished, limit), _old(dead, self.now - dead_life, most_dead, limit)
+        self.jobs = {job_id: h for job_id, h in self.jobs.items() if job_id not in gone}
+        for job_id in pages[1] + pages[2]:
+            self.jobs[job_id] = replace(self.jobs[job_id], compact=1, unique="", progress="")
+            for contents in (self.payloads, self.results, self.attempts):
+                contents.pop(job_id, None)
+            self._tell("prune", job_id)
+        retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
+        for _, worker in retired[:limit]:
+            del self.retired[worker]
+        return sum(map(len, pages)), int(limit in map(len, pages))
+
+    def pause(self, queue: str) -> str:
+        return self._steer("pause", queue, paused=True) or "paused"
+
+    def resume(self, queue: str) -> str:
+        return self._steer("resume", queue, paused=False) or "open"
+
+    def _steer(self, verb: str, queue: str, *, paused: bool) -> str:
+        if self.paused.get(queue, False) == paused:
+            return ""
+        self.paused[queue] = paused
+        self.told[verb, queue] = []
+        return "ok"
+
+    # Moves
+
+    def _wait(self, verb: str, job_id: str, note: str = "", *, due: int, **changes: Any) -> None:
+        """At the tail of its line, or until it is due."""
+        if due > self.now:
+            self._move(verb, job_id, "scheduled", note, due=due, **changes)
+        else:
+            self.seq += 1
+            self._move(verb, job_id, "ready", note, due=due, seq=self.seq, **changes)
+
+    def _give_back(self, verb: str, job_id: str, note: str = "") -> None:
+        """To the place in line that it had; no attempt is used."""
+        self._move(verb, job_id, "ready", note, releases=self.jobs[job_id].releases + 1)
+
+    def _cancelled(self, verb: str, job_id: str) -> None:
+        self._put(verb, job_id, "cancelled", self.jobs[job_id].reason, releases=self.jobs[job_id].releases + 1)
+
+    def _put(self, verb: str, job_id: str, state: State, reason: str, **changes: Any) -> None:
+        self._move(verb, job_id, state, reason, reason=reason, **changes)
+
+    def _move(self, verb: str, job_id: str, state: State, note: str = "", *, claim: str = "", **changes: Any) -> None:
+        changes |= {"state": state, "since": self.now, "claim": claim, "cancelling": 0}
+        self.jobs[job_id] = replace(self.jobs[job_id], **changes)
+        self._tell(verb, job_id, note)
+
+    def _tell(self, verb: str, job_id: str, note: str = "") -> None:
+        h = self.jobs[job_id]
+        self.told.setdefault((verb, h.queue), []).append((job_id, h.failures + h.crashes, note))
+
+    def _remember(self, outcome: str, job_id: str, error: str) -> None:
+        h, worker = self.jobs[job_id], self.jobs[job_id].claim.split(SEPARATOR)[0]
+        attempt = Attempt(h.failures + h.crashes + 1, h.started, self.now, worker, outcome, error)
+        self.attempts[job_id] = [*self.attempts.get(job_id, []), attempt][-10:]
+
+
+def _old(rows: list[tuple[int, str]], before: int, most: int, limit: int) -> list[str]:
+    """Of the first page those that are older than that, or too many."""
+    page = sorted(rows)[:limit]
+    return [job_id for i, (at, job_id) in enumerate(page) if i < len(rows) - most or at <= before]

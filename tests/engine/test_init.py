@@ -1,0 +1,51 @@
+"""init: makes the namespace, or checks that it is one of ours."""
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine
+from penstock.engine.keys import KINDS
+from penstock.engine.scripts import SCHEMA
+from tests.conftest import Clock
+from tests.engine.factories import dump, enqueue, happened, new_job, populate, raw, states
+
+
+async def test_it_makes_every_key_with_its_type(engine: Engine, clock: Clock) -> None:
+    assert await engine.init() == SCHEMA
+    client = await raw(engine)
+    kinds = {name: (await client.type(engine.keys(name))).decode() for name in KINDS}
+    assert kinds == KINDS
+    assert await client.hgetall(engine.keys("meta")) == {b"schema": SCHEMA.encode(), b"made": str(clock()).encode()}
+    assert await happened(engine) == []
+
+
+async def test_a_namespace_that_is_there_stays_as_it_is(engine: Engine, clock: Clock) -> None:
+    await populate(engine)
+    before = await dump(engine)
+    clock.advance(1_000)
+    assert await engine.init() == SCHEMA
+    assert await dump(engine) == before
+
+
+async def test_deleted_keys_are_made_again(engine: Engine) -> None:
+    await engine.init()
+    await (await raw(engine)).delete(*engine.all_keys()[1:])
+    assert await audit(engine) != []
+    await engine.init()
+    assert await audit(engine) == []
+
+
+async def test_another_layout_is_told_and_not_touched(engine: Engine) -> None:
+    await populate(engine)
+    client = await raw(engine)
+    await client.hset(engine.keys("meta"), "schema", "99")
+    await client.delete(engine.keys("stats"))
+    before = await dump(engine)
+    assert await engine.init() == "99"
+    assert await dump(engine) == before
+    await client.hset(engine.keys("meta"), "schema", SCHEMA)
+    await engine.init()
+
+
+async def test_nobody_has_to_call_it(engine: Engine) -> None:
+    await enqueue(engine, new_job("a"))
+    assert await states(engine) == {"a": "ready"}
+    assert await audit(engine) == []

@@ -1,0 +1,51 @@
+"""register: a worker begins its life."""
+
+from penstock.engine.engine import Engine
+from penstock.engine.views import Node, Views
+from tests.conftest import Clock
+from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, new_job
+
+
+async def test_a_registered_worker_is_alive_for_its_life_and_shown(engine: Engine, clock: Clock) -> None:
+    assert await engine.register("w", LIFE, '{"host":"h"}', ("mail", "sms")) == "ok"
+    expected = Node("w", clock() + LIFE, '{"host":"h"}', ["mail", "sms"], LIFE, clock())
+    assert await Views(engine).workers() == [expected]
+
+
+async def test_a_worker_can_lease_as_soon_as_it_is_registered(engine: Engine) -> None:
+    await enqueue(engine, new_job("a"))
+    assert (await engine.lease("w", 1)).word == "unknown"
+    await engine.register("w", LIFE)
+    assert [lease.id for lease in (await engine.lease("w", 1)).leases] == ["a"]
+
+
+async def test_a_resent_register_is_answered_alike_and_takes_nothing_away(engine: Engine, clock: Clock) -> None:
+    worker = await TestWorker(engine, "w").register()
+    await enqueue(engine, new_job("a"), new_job("b"))
+    (lease,) = await worker.lease()
+    clock.advance(100)
+    assert await engine.register("w", LIFE) == "ok"
+    assert [node.alive_until for node in await Views(engine).workers()] == [clock() + LIFE]
+    assert await worker.complete(lease) == "ok"
+    assert (await engine.lease("w", 2, answered=1)).word == "ok"
+    assert (await engine.lease("w", 1)).word == "stale"
+
+
+async def test_a_retired_id_is_refused_and_nothing_changes(engine: Engine) -> None:
+    await engine.register("retired", LIFE)
+    await engine.retire("retired")
+    await engine.register("reaped", LIFE)
+    await engine.reap_worker("reaped", [], LIFE)
+    before = await dump(engine)
+    assert [await engine.register(name, LIFE) for name in ("retired", "reaped")] == ["retired", "retired"]
+    assert await dump(engine) == before
+
+
+async def test_it_moves_no_job_and_writes_no_event(engine: Engine) -> None:
+    await enqueue(engine, new_job("a"))
+    before = await dump(engine)
+    await engine.register("w", LIFE)
+    after = await dump(engine)
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {engine.keys(name) for name in ("workers", "nodes", "meta")}
+    assert await happened(engine) == [("enqueue", "a", "")]

@@ -1,0 +1,108 @@
+"""A TCP proxy in front of a server that can lose a reply: the request was executed, but nobody hears of it."""
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import hiredis
+
+
+class Proxy:
+    """Passes everything on, until it is told which reply to lose; then it cuts that connection instead."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.lost = 0
+        self._lock = threading.Lock()
+        self._doomed: tuple[str, int] | None = None
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._run(self._accept)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def lose(self, nth: int = 1, command: str = "EVALSHA") -> None:
+        """Lose the reply to the nth such command from now on, whatever the connection."""
+        with self._lock:
+            self._doomed = (command, nth)
+
+    def close(self) -> None:
+        _cut(self._listener)
+        for one in list(self._sockets):
+            _cut(one)
+        for thread in self._threads:
+            thread.join(5)
+
+    def _run(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self._sockets |= {near, far}
+                asked: deque[str] = deque()
+                self._run(self._requests, near, far, asked)
+                self._run(self._replies, far, near, asked)
+
+    def _requests(self, near: socket.socket, far: socket.socket, asked: deque[str]) -> None:
+        for chunk, parts in _read(near):
+            asked.extend(part[0].decode().upper() for part in parts)
+            with contextlib.suppress(OSError):
+                far.sendall(chunk)
+        _cut(near, far)
+
+    def _replies(self, far: socket.socket, near: socket.socket, asked: deque[str]) -> None:
+        for chunk, parts in _read(far):
+            lost = [self._is_lost(asked.popleft()) for _ in parts if asked]
+            if any(lost):
+                break
+            with contextlib.suppress(OSError):
+                near.sendall(chunk)
+        _cut(near, far)
+
+    def _is_lost(self, command: str) -> bool:
+        with self._lock:
+            if self._doomed is None or self._doomed[0] != command:
+                return False
+            left = self._doomed[1] - 1
+            self._doomed = (command, left) if left else None
+            self.lost += not left
+            return not left
+
+
+def _read(source: socket.socket) -> Iterator[tuple[bytes, list[list[bytes]]]]:
+    """Chunks as they come, each with the whole requests or replies that end in it."""
+    reader = hiredis.Reader()
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(65536):
+            reader.feed(chunk)
+            parts = []
+            while (part := reader.gets()) is not False:
+                parts.append(part)
+            yield chunk, parts
+
+
+def _cut(*sockets: socket.socket) -> None:
+    for one in sockets:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
+
+
+@contextlib.contextmanager
+def proxied(port: int) -> Iterator[Proxy]:
+    proxy = Proxy(port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
