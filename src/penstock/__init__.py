@@ -1,29 +1,33 @@
 """Penstock: a job queue for Python on Redis and Valkey."""
 
-from penstock.app import Penstock
-from penstock.backoff import Backoff
-from penstock.context import JobContext, current_job
-from penstock.errors import (
-    BadArguments,
-    BadOption,
-    BatchSealed,
-    JobCancelled,
-    JobFailed,
-    JobNotFound,
-    PayloadTooLarge,
-    PenstockError,
-    QueueFull,
-    ResultExpired,
-    SchemaMismatch,
-    StaleLease,
-    Unavailable,
-    UnknownTask,
-    UnsuitableServer,
-)
-from penstock.handle import Failure, Job, JobStatus
-from penstock.steer import Bury, Retry, Snooze
-from penstock.task import Call, Task
-from penstock.worker.worker import Worker
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.app import Penstock
+    from penstock.backoff import Backoff
+    from penstock.context import JobContext, current_job
+    from penstock.errors import (
+        BadArguments,
+        BadOption,
+        BatchSealed,
+        JobCancelled,
+        JobFailed,
+        JobNotFound,
+        PayloadTooLarge,
+        PenstockError,
+        QueueFull,
+        ResultExpired,
+        SchemaMismatch,
+        StaleLease,
+        Unavailable,
+        UnknownTask,
+        UnsuitableServer,
+    )
+    from penstock.handle import Failure, Job, JobStatus
+    from penstock.steer import Bury, Retry, Snooze
+    from penstock.task import Call, Task
+    from penstock.worker.worker import Worker
 
 __all__ = [
     "Backoff",
@@ -55,3 +59,42 @@ __all__ = [
     "Worker",
     "current_job",
 ]
+
+#: name → module: imported with the first use, so that `penstock --help` costs no event loop and no Redis client
+_HOMES = {
+    "Backoff": "penstock.backoff",
+    "BadArguments": "penstock.errors",
+    "BadOption": "penstock.errors",
+    "BatchSealed": "penstock.errors",
+    "Bury": "penstock.steer",
+    "Call": "penstock.task",
+    "Failure": "penstock.handle",
+    "Job": "penstock.handle",
+    "JobCancelled": "penstock.errors",
+    "JobContext": "penstock.context",
+    "JobFailed": "penstock.errors",
+    "JobNotFound": "penstock.errors",
+    "JobStatus": "penstock.handle",
+    "PayloadTooLarge": "penstock.errors",
+    "Penstock": "penstock.app",
+    "PenstockError": "penstock.errors",
+    "QueueFull": "penstock.errors",
+    "ResultExpired": "penstock.errors",
+    "Retry": "penstock.steer",
+    "SchemaMismatch": "penstock.errors",
+    "Snooze": "penstock.steer",
+    "StaleLease": "penstock.errors",
+    "Task": "penstock.task",
+    "Unavailable": "penstock.errors",
+    "UnknownTask": "penstock.errors",
+    "UnsuitableServer": "penstock.errors",
+    "Worker": "penstock.worker.worker",
+    "current_job": "penstock.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value

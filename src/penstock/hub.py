@@ -24,10 +24,12 @@ class Hub:
     """Everything that tasks, jobs and workers of one app share."""
 
     def __init__(self, namespace: str, url: str | None, deadline: float) -> None:
-        self.endpoint = Endpoint(parse(url), slot_key=f"penstock:{{{namespace}}}:meta".encode(), deadline=deadline)
-        self.engine = Engine(self.endpoint, namespace, deadline=deadline)
+        # Each ends a little before the one that waits for it, so that the error says what really went wrong.
+        slot_key = f"penstock:{{{namespace}}}:meta".encode()
+        self.endpoint = Endpoint(parse(url), slot_key=slot_key, deadline=deadline * 0.4, socket_timeout=deadline * 0.5)
+        self.engine = Engine(self.endpoint, namespace, deadline=deadline * 0.9)
         self.views = Views(self.engine)
-        self.producer = Producer(self.engine)
+        self.producer = Producer(self.engine, deadline)
         self.waiter = Waiter(self.engine)
 
     async def aclose(self) -> None:

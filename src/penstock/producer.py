@@ -19,8 +19,9 @@ WAITING: Final = 10_000  #: jobs that wait to be sent; who comes then waits for 
 class Producer:
     """Coalesces the enqueues of each event loop; never keeps more than a bounded number of jobs in memory."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, deadline: float) -> None:
         self._engine = engine
+        self._deadline = deadline
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
 
     async def enqueue(self, job: NewJob) -> Placed:
@@ -28,7 +29,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
-            line = self._lines[loop] = _Line(self._engine, loop)
+            line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
         return await line.enqueue(job)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
@@ -51,14 +52,14 @@ class Producer:
 class _Line:
     """Jobs of one event loop that wait to be sent."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self._engine = engine
         self._loop = loop
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._room = asyncio.Event()
-        self._deadline = engine.link.deadline
+        self._deadline = deadline
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
         self._alarm: asyncio.TimerHandle | None = None
 

@@ -26,10 +26,10 @@ class Model:
         self.results: dict[str, bytes] = {}
         self.attempts: dict[str, list[Attempt]] = {}
         self.workers: dict[str, int] = {}  #: alive until
-        self.answered: dict[str, int] = {}  #: the highest call whose answer a worker has
+        self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
-        self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempts used, note
+        self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = self.grace = 0
         self.seen: int | None = None  #: when a worker, or one that looks after them, was last heard of
 
@@ -92,18 +92,21 @@ class Model:
     def lease(
         self, worker: str, number: int, *, queues: Sequence[str], want: int, answered: int, room: int
     ) -> tuple[str, bool, list[str]]:
-        if worker not in self.workers or number <= self.answered.get(worker, 0):
+        floor, *made = self.calls.get(worker, [0])
+        if worker not in self.workers or number <= floor:
             return "stale" if worker in self.workers else "unknown", False, []
         claim = f"{worker}{SEPARATOR}{number}"
-        if before := [job_id for job_id in self.held_by([worker]) if self.jobs[job_id].claim == claim]:
-            return "ok", False, before
+        if number in made:
+            before = [job_id for job_id in self.held_by([worker]) if self.jobs[job_id].claim == claim]
+            return "ok", False, sorted(before, key=lambda job_id: self.jobs[job_id].fence)
         line = [job_id for job_id in self.line(queues) if not self.paused[self.jobs[job_id].queue]]
         again, chosen = self._choose(line[:want], room)
         for job_id in chosen:
             self.fence = max(self.fence + 1, self.now * 1000)
             starts = self.jobs[job_id].starts + 1
             self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=starts)
-        self.answered[worker] = max(self.answered.get(worker, 0), answered)
+        floor = max(floor, answered)
+        self.calls[worker] = [floor, *sorted(one for one in (*made, number) if one > floor)]
         return "ok", again, chosen
 
     def _choose(self, line: list[str], room: int) -> tuple[bool, list[str]]:
@@ -185,7 +188,8 @@ class Model:
         quiet = self.now < self._heard(life)
         late = [name for name, until in self.workers.items() if until < self.now and not quiet]
         lose = partial(self._lose, started if worker else self.jobs, crashes, cause)
-        return self._take_back("reap", [worker] if worker else late, limit, lose)
+        moved, more = self._take_back("reap", [worker] if worker else late, limit, lose)
+        return moved, max(more, not worker and moved >= limit)  # after a full page there may be other dead workers
 
     def _heard(self, life: int) -> int:
         """If nobody was heard of for half a life, nobody could be: none is taken for dead for one life from now."""
@@ -203,7 +207,7 @@ class Model:
         for worker in gone:
             self.retired[worker] = self.now
             self.workers.pop(worker, None)
-            self.answered.pop(worker, None)
+            self.calls.pop(worker, None)
         return len(page), int(len(gone) < len(workers))
 
     def _lose(self, started: Collection[str], budget: int, cause: str, job_id: str) -> None:
@@ -286,7 +290,7 @@ class Model:
 
     def _tell(self, verb: str, job_id: str, note: str = "") -> None:
         h = self.jobs[job_id]
-        self.told.setdefault((verb, h.queue), []).append((job_id, h.failures + h.crashes, note))
+        self.told.setdefault((verb, h.queue), []).append((job_id, h.attempt, note))
 
     def _remember(self, outcome: str, job_id: str, error: str) -> None:
         h, worker = self.jobs[job_id], self.jobs[job_id].claim.split(SEPARATOR)[0]

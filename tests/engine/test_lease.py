@@ -73,6 +73,19 @@ async def test_a_resent_call_gets_its_jobs_again_and_no_others(engine: Engine, c
     assert await dump(engine) == before
 
 
+async def test_a_resent_call_gets_what_it_still_holds_in_its_order_and_never_anything_new(engine: Engine) -> None:
+    await engine.register("w", LIFE)
+    await enqueue(engine, new_job("c", priority=1), new_job("b", priority=2), new_job("a", priority=3), new_job("d"))
+    call = engine.lease("w", 1, want=3)
+    assert [lease.id for lease in (await call).leases] == ["c", "b", "a"]
+    assert [lease.id for lease in (await call).leases] == ["c", "b", "a"]
+    await engine.release("w", [("b", 1)])
+    assert [lease.id for lease in (await call).leases] == ["c", "a"]
+    await engine.complete("w", [("a", 1, b""), ("c", 1, b"")])
+    assert await call == Leased("ok", again=False, leases=[])
+    assert await states(engine) == {"a": "done", "b": "ready", "c": "done", "d": "ready"}
+
+
 async def test_calls_under_way_at_the_same_time_have_their_own_jobs(engine: Engine) -> None:
     await engine.register("w", LIFE)
     await enqueue(engine, *(new_job() for _ in range(4)))

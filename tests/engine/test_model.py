@@ -105,7 +105,7 @@ def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},
         "queues": {name: value == b"paused" for name, value in found["queues"].items()},
-        "calls": {worker: int(answered) for worker, answered in found["calls"].items()},
+        "calls": {worker: [int(one) for one in numbers.split()] for worker, numbers in found["calls"].items()},
         "counts": {name: int(count) for name, count in found["counts"].items() if count != b"0"},
     }
 
@@ -135,7 +135,7 @@ def expected(model: Model) -> dict[str, Any]:
         "queues": model.paused,
         "workers": model.workers,
         "retired": model.retired,
-        "calls": {worker: answered for worker, answered in model.answered.items() if answered},
+        "calls": model.calls,
         "meta": {"seq": model.seq, "fence": model.fence, "grace": model.grace, "seen": model.seen or 0},
     }
 
@@ -242,8 +242,6 @@ class Machine(RuleBasedStateMachine):
         if verb == "lease":
             answer = self._ids(answer)
             self.given += [(args[0], args[1], job_id) for job_id in answer[2]]
-        if verb == "reap":
-            answer = (min(answer[0], want[0]), answer[1])  # known fault: the jobs of a worker are counted twice
         assert answer == want, verb
         if self.model.told:
             self.events, self.told, self.model.told = self.events + 1, self.model.told, {}
@@ -285,10 +283,7 @@ class Machine(RuleBasedStateMachine):
 
     @step(3, picks=some, ended=st.booleans())
     def revive(self, picks: list[int], ended: bool) -> None:
-        ids = _pick(picks, self.model.among("dead", "cancelled") if ended else ())
-        # Known fault: one that was not yet due keeps that time, which the audit does not like in a ready job.
-        early = {job_id for job_id, header in self.model.jobs.items() if header.due > self.model.now}
-        self.send("revive", [job_id for job_id in ids if job_id not in early] or ["missing"])
+        self.send("revive", _pick(picks, self.model.among("dead", "cancelled") if ended else ()) or ["missing"])
 
     @step(3, keep=retentions, limit=limits)
     def prune(self, keep: Retention, limit: int) -> None:

@@ -3,7 +3,7 @@
 from penstock.engine.engine import Engine
 from penstock.engine.views import Node, Views
 from tests.conftest import Clock
-from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, new_job
+from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, listening, new_job
 
 
 async def test_a_registered_worker_is_alive_for_its_life_and_shown(engine: Engine, clock: Clock) -> None:
@@ -29,6 +29,19 @@ async def test_a_resent_register_is_answered_alike_and_takes_nothing_away(engine
     assert await worker.complete(lease) == "ok"
     assert (await engine.lease("w", 2, answered=1)).word == "ok"
     assert (await engine.lease("w", 1)).word == "stale"
+
+
+async def test_registering_for_other_queues_ends_its_sleep_in_the_old_ones(engine: Engine) -> None:
+    await engine.register("w", LIFE, "{}", ("a",))
+    await engine.lease("w", 1, queues=("a",))
+    await engine.register("w", LIFE, "{}", ("b",))
+    await engine.lease("w", 2, queues=("b",))
+    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+        await enqueue(engine, new_job(queue="a"))
+        assert await mailbox.letters() == []
+        await enqueue(engine, new_job(queue="b"))
+        assert await mailbox.letters() == ["work"]
+    await engine.retire("w")
 
 
 async def test_a_retired_id_is_refused_and_nothing_changes(engine: Engine) -> None:

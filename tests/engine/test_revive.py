@@ -45,6 +45,15 @@ async def test_a_cancelled_job_can_be_revived_and_ended_and_revived_again(engine
         assert (await header_of(engine, "a")).generation == generation
 
 
+async def test_a_cancelled_job_that_had_been_put_off_is_due_at_once(engine: Engine, clock: Clock) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a", due=60_000))
+    await engine.cancel(["a"])
+    assert await engine.revive(["a"]) == ["ok"]
+    (lease,) = await worker.lease()
+    assert lease.header.due <= clock()
+
+
 async def test_a_job_buried_for_its_crashes_may_crash_anew(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     for _ in range(2):

@@ -171,7 +171,8 @@ class _Audit:
         unfinished = header.state not in FINISHED
         if score != where.score:
             self._report("place", job_id, f"is {header.state}, but in {where.key} its score is {score}")
-        if payload != (header.state != "done" and not header.compact):
+        lost = header.state == "dead" and header.reason == "payload_lost"
+        if payload != (header.state != "done" and not header.compact) and not lost:
             self._report("payload", job_id, f"is {header.state}, payload {'kept' if payload else 'missing'}")
         if result != (header.result == 1 and not header.compact):
             self._report("result", job_id, f"says {header.result}, result {'kept' if result else 'missing'}")
@@ -198,23 +199,24 @@ class _Audit:
                     self._report("timers", member, "would expire a job that does not wait")
         async for page in self._pages("cancels"):
             for (member, _), (_, header) in zip(page, await self._headers([_job_of(m) for m, _ in page]), strict=True):
-                if header is None or not header.cancelling:
+                flagged = member.partition(SEPARATOR.encode())[0].decode(errors="replace")
+                if header is None or not header.cancelling or header.claim.split(SEPARATOR)[0] != flagged:
                     self._report("cancels", member, "flags a job that is not being cancelled")
         async for page in self._pages("unique"):
             for (name, _), (_, header) in zip(
-                page, await self._headers([job.decode() for _, job in page]), strict=True
+                page, await self._headers([job.decode(errors="replace") for _, job in page]), strict=True
             ):
                 if header is None or header.unique.encode() != name or header.state in FINISHED:
                     self._report("unique", name, "has no unfinished holder")
         async for page in self._pages("waiting"):
-            for job_id, header in await self._headers([name.decode() for name, _ in page]):
+            for job_id, header in await self._headers([name.decode(errors="replace") for name, _ in page]):
                 if header is None or header.state in FINISHED:
                     self._report("waiting", job_id, "is awaited, but nobody will be told")
 
     async def _check_contents(self) -> None:
         for part in ("payloads", "results", "attempts"):
             async for page in self._pages(part):
-                for job_id, header in await self._headers([name.decode() for name, _ in page]):
+                for job_id, header in await self._headers([name.decode(errors="replace") for name, _ in page]):
                     if header is None or header.compact:
                         self._report(part, job_id, "is kept for a job that is gone")
 
@@ -223,6 +225,9 @@ class _Audit:
         for name in stored.keys() | self._counted.keys():
             if stored.get(name, 0) != self._counted[name]:
                 self._report("counts", name, f"says {stored.get(name, 0)}, counted {self._counted[name]}")
+        registered = {name.decode(errors="replace") async for page in self._pages("queues") for name, _ in page}
+        for queue in {name.split(SEPARATOR)[0] for name in self._counted} - registered:
+            self._report("queues", queue, "has jobs, but is not listed, so that workers of all queues pass it over")
         kept = await self._client.hlen(self._key("jobs")) - 1
         accepted, forgotten = (int(self._meta.get(name, 0)) for name in (b"accepted", b"forgotten"))
         if accepted != kept + forgotten:

@@ -139,23 +139,23 @@ class Engine:
 
     def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> Call[list[str]]:
         """Each: id, call number, result (empty for nothing)."""
-        return self.link.call("complete", (worker, *_flat(jobs)), _words)
+        return self.link.call("complete", (worker, *_flat(_page(jobs))), _words)
 
     def retry(self, worker: str, jobs: Sequence[tuple[str, int, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, delay in ms, reason, error as JSON."""
-        return self.link.call("retry", (worker, *_flat(jobs)), _words)
+        return self.link.call("retry", (worker, *_flat(_page(jobs))), _words)
 
     def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, reason, error as JSON."""
-        return self.link.call("bury", (worker, *_flat(jobs)), _words)
+        return self.link.call("bury", (worker, *_flat(_page(jobs))), _words)
 
     def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
         """Each: id, call number."""
-        return self.link.call("release", (worker, *_flat(jobs)), _words)
+        return self.link.call("release", (worker, *_flat(_page(jobs))), _words)
 
     def snooze(self, worker: str, jobs: Sequence[tuple[str, int, int, str]]) -> Call[list[str]]:
         """Each: id, call number, delay in ms, reason."""
-        return self.link.call("snooze", (worker, *_flat(jobs)), _words)
+        return self.link.call("snooze", (worker, *_flat(_page(jobs))), _words)
 
     def progress(self, worker: str, job_id: str, number: int, progress: str) -> Call[str]:
         return self.link.call("progress", (worker, job_id, number, progress), bytes.decode)

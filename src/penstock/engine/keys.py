@@ -29,7 +29,7 @@ KINDS: Final[dict[str, str]] = {
     "queues": "hash",  # queue → '' or paused
     "workers": "zset",  # alive until: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
-    "calls": "hash",  # worker → highest lease call whose answer it has
+    "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that
     "retired": "zset",  # since when: worker whose id is refused
     "idle": "zset",  # lexical: queue or *, worker that waits for work
     "counts": "hash",  # queue, state → how many

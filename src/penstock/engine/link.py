@@ -114,19 +114,14 @@ class Link:
 
     async def _send(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         answers = await _trip(client, [self._command("EVALSHA", call.script.sha, call) for call in calls])
-        return [await self._accept(client, call, answer) for call, answer in zip(calls, answers, strict=True)]
-
-    async def _accept(self, client: Any, call: Call[Any], answer: Any) -> Any:
-        if _unknown(answer):
-            (answer,) = await self._introduce(client, call)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def _introduce(self, client: Any, call: Call[Any]) -> list[Any]:
-        """The server lost, or never had, this script or this namespace: send both, whichever it lacks."""
-        await _trip(client, [self._init()])
-        return await _trip(client, [self._command("EVAL", call.script.text, call)])
+        if any(_unknown(answer) for answer in answers):
+            # The server lost, or never had, a script or this namespace. All calls again, so that they keep their order.
+            texts = [self._command("EVAL", call.script.text, call) for call in calls]
+            answers = (await _trip(client, [self._init(), *texts]))[1:]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
 
     def _send_sync(self, client: Any, call: Call[Any]) -> Any:
         try:

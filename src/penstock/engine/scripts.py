@@ -18,6 +18,7 @@ import msgspec
 from penstock.job import DELAY_BELOW, Header
 
 SCHEMA: Final = "1"
+FIELDS: Final = 30  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 
@@ -107,7 +108,7 @@ def _constants() -> dict[str, str]:
     fields = {field.upper(): str(i) for i, field in enumerate(Header.__struct_fields__, 1)}
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
     return fields | {
-        "FIELDS": str(len(fields)),
+        "FIELDS": str(FIELDS),
         "SCHEMA": f"'{SCHEMA}'",
         "SEP": "'\\31'",
         "AFTER": "' '",

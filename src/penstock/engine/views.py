@@ -1,6 +1,7 @@
 """Reading what is stored, in pages, with plain commands that change nothing."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -132,13 +133,14 @@ class Views:
         return f"ready: {before} jobs of queue {header.queue!r} come before it, {len(serving)} workers serve it"
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
-        """All jobs, in no order, in pages."""
+        """All jobs whose headers can be read, in no order, in pages."""
         cursor = 0
         while True:
             cursor, page = await self._link.ask(partial(self._page, cursor))
             for job_id, raw in page.items():
                 if job_id:
-                    yield job_id.decode(), _header(raw)
+                    with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # the audit reports those
+                        yield job_id.decode(), _header(raw)
             if cursor == 0:
                 return
 
@@ -167,10 +169,14 @@ def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
 
 
+def _triples(values: list[str | int]) -> list[tuple[str | int, ...]]:
+    return list(zip(values[::3], values[1::3], values[2::3], strict=True))
+
+
 def _lines(entry_id: str, raw: bytes) -> list[Event]:
     now, groups = _event(raw)
     return [
         Event(entry_id, now, verb, queue, task, str(job), int(attempt), str(note))
         for verb, queue, task, lines in groups
-        for job, attempt, note in zip(lines[::3], lines[1::3], lines[2::3], strict=True)
+        for job, attempt, note in _triples(lines) or [("", 0, "")]  # of a whole queue: pause, resume
     ]

@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.engine.engine import Engine, Leased
 from penstock.engine.link import Call
 from penstock.errors import PenstockError
+from penstock.worker.outcome import Done, tell
 from penstock.worker.run import Runner, Running
 from penstock.worker.settle import Settled, settle
 
@@ -194,6 +195,8 @@ class Fetcher:
 
     async def _run(self, running: Running) -> None:
         outcome = await self._runner.run(running)
+        if type(outcome) is not Done or log.isEnabledFor(logging.DEBUG):
+            tell(running.lease, outcome)
         if self.running.get(running.lease.id) is running:
             del self.running[running.lease.id]
         self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome))

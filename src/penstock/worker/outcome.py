@@ -1,6 +1,7 @@
 """How one run of a job ended, as data."""
 
 import json
+import logging
 import traceback
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,9 @@ from penstock.backoff import Backoff, Delays
 from penstock.engine.engine import Lease
 from penstock.options import exception_name
 from penstock.steer import Bury, Retry, Snooze
+from penstock.times import show
+
+log = logging.getLogger("penstock.worker")
 
 MESSAGE: Final = 2_000  #: characters of an error's message that are kept
 TRACE: Final = 16_000  #: characters of its traceback
@@ -77,6 +81,27 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
     if failures > lease.header.retries:
         return Dead("retries_exhausted", described)
     return Again(delay, _clean(type(error).__name__), described)
+
+
+def tell(lease: Lease, outcome: Outcome) -> None:
+    """One line in the log about how a run ended."""
+    attempt, told = lease.header.attempt, {"job": lease.id, "task": lease.header.task, "attempt": lease.header.attempt}
+    match outcome:
+        case Done():
+            log.debug("attempt %d is done", attempt, extra=told)
+        case Again(delay, _, error):
+            log.warning("attempt %d failed, the next is in %s: %s", attempt, show(delay), _line(error), extra=told)
+        case Dead(reason, error):
+            log.error("attempt %d failed, the job is buried (%s): %s", attempt, reason, _line(error), extra=told)
+        case Later(delay, reason):
+            log.info("put off for %s (%s)", show(delay), reason, extra=told)
+        case Back():
+            log.info("attempt %d was stopped, the job goes back", attempt, extra=told)
+
+
+def _line(error: str) -> str:
+    found = json.loads(error)
+    return _clean(f"{found['type']}: {found['message']}")
 
 
 def _worth_another(error: BaseException, policy: Policy) -> bool:

@@ -69,14 +69,15 @@ class Worker:
         await self._stack.aclose()
 
     async def until_idle(self) -> None:
-        """Until nothing is ready or running in its queues; what is scheduled for later stays."""
+        """Until nothing is ready or running in its queues; what is paused or scheduled for later stays."""
         views = self._program.hub().views
         while True:
             self._timer.rearm()
             await asyncio.sleep(0)
             await self._engine.promote()
-            counts = await views.counts()
-            names = counts if self._queues.names == ["*"] else self._queues.names
+            counts, paused = await views.counts(), await views.queues()
+            every = self._queues.names == ["*"]
+            names = [name for name in (counts if every else self._queues.names) if not paused.get(name)]
             if not any(counts.get(name, {}).get(state) for name in names for state in ("ready", "running")):
                 return
             self._fetcher.look()

@@ -40,7 +40,9 @@ local made = 0
 for i, id in ipairs(ids) do
   local new, h = decode(ARGV[i * 3 - 1]), found[i] or cache[id]
   local word = h and (h[NONCE] == new[NONCE] and 'created' or 'exists')
-  if not h and new[UNIQUE] ~= '' then
+  if spoilt[id] then
+    word, h = 'exists', { [STATE] = 'unreadable' }   -- its payload is not overwritten; reconcile will bury it
+  elseif not h and new[UNIQUE] ~= '' then
     id, h = holder(new[UNIQUE])
     word = h and 'unique'
   end

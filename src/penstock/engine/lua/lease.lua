@@ -1,11 +1,11 @@
 -- lease: ready → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write move candidates
+-- include: header write move candidates numbers
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
---          then per job: id, header, payload. A resent call gets its jobs again.
+--          then per job: id, header, payload. A resent call gets what it still holds again, and never anything new.
 -- event: lease; expire and bury for candidates that can no longer run
 local worker, number, want, room = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
 local claim = worker .. SEP .. number
@@ -17,14 +17,14 @@ local function give(id, packed, payload)
 end
 
 if not call('ZSCORE', workers, worker) then return { 'unknown', 0 } end
-local answered = tonumber(call('HGET', calls, worker) or 0)
-if tonumber(number) <= answered then return { 'stale', 0 } end
-
-local before = call('ZRANGE', leases, '[' .. claim .. SEP, '(' .. claim .. AFTER, 'BYLEX')
-if #before > 0 then
-  for i, member in ipairs(before) do before[i] = string.sub(member, #claim + 2) end
-  local packed, contents = call('HMGET', jobs, unpack(before)), call('HMGET', payloads, unpack(before))
-  for i, id in ipairs(before) do give(id, packed[i], contents[i]) end
+local made, known = numbers_of(worker, tonumber(number), tonumber(ARGV[3]))
+if known == 'stale' then return { 'stale', 0 } end
+if known == 'made' then
+  local before = still_held(claim)
+  if #before > 0 then
+    local packed, contents = call('HMGET', jobs, unpack(before)), call('HMGET', payloads, unpack(before))
+    for i, id in ipairs(before) do give(id, packed[i], contents[i]) end
+  end
   return answer
 end
 
@@ -72,7 +72,7 @@ if #start > 0 then
   call('HSET', meta, 'fence', fence)
 end
 
-if tonumber(ARGV[3]) > answered then call('HSET', calls, worker, ARGV[3]) end
+call('HSET', calls, worker, made)
 local hungry = #answer - 2 < want * 3 and answer[2] == 0
 for _, name in ipairs(names) do
   if hungry then add(idle, 0, name .. SEP .. worker) else drop(idle, name .. SEP .. worker) end

@@ -44,11 +44,15 @@ local function sweep(key, before, most)
 end
 
 local gone = old(tombs, now - tomb_life, tonumber(ARGV[4]))
-for _, id in ipairs(gone) do
+local graves, forgotten = read(gone), 0
+for i, id in ipairs(gone) do
   drop(tombs, id)
-  erase(jobs, id)
+  if graves[i] and graves[i][COMPACT] == 1 then
+    erase(jobs, id)
+    forgotten = forgotten + 1
+  end
 end
-if #gone > 0 then call('HINCRBY', meta, 'forgotten', #gone) end
+if forgotten > 0 then call('HINCRBY', meta, 'forgotten', forgotten) end
 sweep(finished, now, tonumber(ARGV[3]))
 sweep(dead, now - tonumber(ARGV[5]), tonumber(ARGV[6]))
 for _, worker in ipairs(call('ZRANGE', retired, '-inf', now - tomb_life, 'BYSCORE', 'LIMIT', 0, limit)) do

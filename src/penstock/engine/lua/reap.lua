@@ -27,7 +27,7 @@ local function dead_workers()
     from = '[' .. worker .. AFTER
   end
   for _, worker in ipairs(call('ZRANGE', workers, '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 100)) do
-    found[#found + 1] = worker
+    if #held_by(worker, 1) == 0 then found[#found + 1] = worker end
   end
   return found
 end
@@ -66,7 +66,7 @@ for i, id in ipairs(ids) do
   end
 end
 finish()
-local more = 0
+local more = (not named and #ids >= limit) and 1 or 0   -- a full page: there may be other dead workers
 for _, worker in ipairs(gone) do
   if #held_by(worker, 1) > 0 then more = 1 else depart(worker) end
 end

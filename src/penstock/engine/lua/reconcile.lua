@@ -13,29 +13,35 @@ local function fix(act, ...)
   act(...)
 end
 
--- mend(id, h): what this header asks for is there.
-local function mend(id, h)
-  local key, score, member = place(id, h)
+local last = {}   -- the highest sequence and fence of any header
+local function follow(name, value)
+  if value > (last[name] or 0) then last[name] = value end
+end
+
+-- due(key, score, member): it is there, with this score.
+local function due(key, score, member)
   local kept = call('ZSCORE', key, member)
   if not kept or tonumber(kept) ~= score then fix(add, key, score, member) end
+end
+
+-- mend(id, h): what this header asks for is there.
+local function mend(id, h)
+  follow('seq', h[SEQ])
+  follow('fence', h[FENCE])
   call('HSETNX', queues, h[QUEUE], '')
-  if waits(h) and h[EXPIRES] > 0 and not call('ZSCORE', timers, 'expire' .. SEP .. id) then
-    fix(add, timers, h[EXPIRES], 'expire' .. SEP .. id)
+  if waits(h) and call('HEXISTS', payloads, id) == 0 then
+    h[REASON] = 'payload_lost'
+    return fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
-  if h[CANCELLING] == 1 then
-    local flag = string.match(h[CLAIM], '^[^\31]*') .. SEP .. id
-    if not call('ZSCORE', cancels, flag) then fix(add, cancels, 0, flag) end
-  end
+  due(place(id, h))
+  if waits(h) and h[EXPIRES] > 0 then due(timers, h[EXPIRES], 'expire' .. SEP .. id) end
+  if h[CANCELLING] == 1 then due(cancels, 0, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
     fix(set, unique, h[UNIQUE], id)
   end
   if h[RESULT] == 1 and h[COMPACT] == 0 and call('HEXISTS', results, id) == 0 then
     h[RESULT] = 2
     fix(save, id, h)
-  end
-  if waits(h) and call('HEXISTS', payloads, id) == 0 then
-    h[REASON] = 'payload_lost'
-    fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
 end
 
@@ -44,6 +50,7 @@ local function quarantine(id)
   if call('HEXISTS', payloads, id) == 0 then return fix(erase, jobs, id) end
   local h = decode(BLANK)
   h[CREATED], h[REASON] = now, 'unreadable_header'
+  call('HSETNX', queues, h[QUEUE], '')
   fix(move, 'bury', id, h, 'dead', 'unreadable_header')
 end
 
@@ -72,7 +79,13 @@ local belongs = {
     if h and (waits(h) or h[STATE] == 'running') then return true end
     for client in string.gmatch(clients, '[^\31]+') do mail('to:' .. client, 'end' .. SEP .. member) end
   end,
-  workers = function(member) return not call('ZSCORE', retired, member) end,
+  workers = function(member)
+    if call('ZSCORE', retired, member) then return false end
+    if call('HEXISTS', nodes, member) == 0 then
+      fix(set, nodes, member, cmsgpack.pack({ '{}', { '*' }, 0, now }))
+    end
+    return true
+  end,
   idle = function(member) return known(string.match(member, '[^\31]*$')) end,
   calls = function(member) return known(member) end,
   nodes = function(member) return known(member) end,
@@ -96,6 +109,9 @@ for i, id in ipairs(ids) do
       fix(hashes[part] and erase or drop, key, member)
     end
   end
+end
+for name, value in pairs(last) do
+  if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
 end
 finish()
 return { page[1], mended }

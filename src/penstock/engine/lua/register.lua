@@ -8,6 +8,7 @@ if call('ZSCORE', retired, worker) then return 'retired' end
 local names = {}
 for at = 4, ARGC do names[#names + 1] = ARGV[at] end
 heard(tonumber(ARGV[2]))
+rouse(worker)
 call('HSET', nodes, worker, cmsgpack.pack({ ARGV[3], names, tonumber(ARGV[2]), now }))
 call('ZADD', workers, now + ARGV[2], worker)
 return 'ok'

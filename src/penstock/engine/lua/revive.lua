@@ -18,6 +18,7 @@ end
 local function fresh(id, h)
   h[FAILURES], h[CRASHES], h[STARTS], h[RELEASES], h[CANCELLING] = 0, 0, 0, 0, 0
   h[GENERATION], h[REASON], h[EXPIRES], h[PROGRESS], h[LAST] = h[GENERATION] + 1, '', 0, '', ''
+  h[DUE] = math.min(h[DUE], now)
   if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
   tail(h)
   move('revive', id, h, 'ready')

@@ -12,7 +12,7 @@ for i, id in ipairs(ids) do
   local answer = { h and h[STATE] or 'missing', '', '', '' }
   if h and (waits(h) or h[STATE] == 'running') then
     local clients = call('HGET', waiting, id) or ''
-    if not string.find(clients, ARGV[1] .. SEP, 1, true) then
+    if not string.find(SEP .. clients, SEP .. ARGV[1] .. SEP, 1, true) then
       call('HSET', waiting, id, clients .. ARGV[1] .. SEP)
     end
   elseif h then

@@ -15,9 +15,10 @@ local function look(queue, from, n)
   return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
 end
 
--- take(ids, queue, member): one more candidate; its member of `ready` is remembered.
+-- take(ids, queue, member): one more candidate; its member of `ready` is remembered. A second one is a stray.
 local function take(ids, queue, member)
   local id = string.sub(member, #queue + 19)
+  if lines[id] then return drop(ready, member) end
   lines[id] = member
   ids[#ids + 1] = id
 end

@@ -2,10 +2,18 @@
 -- keys: jobs scheduled ready leases dead finished tombs
 
 local cache = {}    -- id → header, so that an id named twice in a page is one job
+local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
 
-local function listed(fine, _, ...)
-  return fine and { ... } or nil
+local function listed(_, ...) return { ... } end
+
+-- checked(raw, n) → a header; an error if a value that is reckoned with is no number, or one that is joined no text.
+local function checked(raw, n)
+  local h = listed(cmsgpack.unpack_limit(raw, n, 3))
+  local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[DUE] + h[EXPIRES] + h[SIZE] + h[KEEP] + h[FAILURES] + h[CRASHES]
+    + h[STARTS] + h[RELEASES] + h[GENERATION] + h[STARTED] + h[COMPACT] + h[FENCE]
+    + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[CLAIM] + #h[LAST] + #h[REASON]
+  return type(h[STATE]) == 'string' and h[FIELDS] ~= nil and h or nil
 end
 
 -- decode(raw) → a header, or nil if it is none. It is a msgpack array, read as the values that follow its three bytes of
@@ -13,8 +21,8 @@ end
 local function decode(raw)
   local kind, high, low = string.byte(raw, 1, 3)
   if kind ~= 220 or not low then return nil end
-  local header = listed(pcall(cmsgpack.unpack_limit, raw, high * 256 + low, 3))
-  return header and header[FIELDS] ~= nil and type(header[STATE]) == 'string' and header or nil
+  local fine, h = pcall(checked, raw, high * 256 + low)
+  return fine and h or nil
 end
 
 -- read(ids) → the headers by position; nil where there is none or it cannot be understood.
@@ -28,6 +36,7 @@ local function read(ids)
     if not header and raw[i] then
       header = decode(raw[i])
       cache[id] = header
+      if not header then spoilt[id] = true end
     end
     found[i] = header
   end

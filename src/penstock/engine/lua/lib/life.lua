@@ -12,13 +12,16 @@ local function heard(life)
   return grace
 end
 
+-- rouse(worker): it no longer waits for work in any queue.
+local function rouse(worker)
+  local fine, node = pcall(cmsgpack.unpack, call('HGET', nodes, worker) or '')
+  if not fine or type(node) ~= 'table' or type(node[2]) ~= 'table' then node = { '', { '*' } } end
+  for _, queue in ipairs(node[2]) do call('ZREM', idle, queue .. SEP .. worker) end
+end
+
 -- depart(worker): forgets a worker for good; its id is refused from now on.
 local function depart(worker)
-  local node = call('HGET', nodes, worker)
-  if node then
-    local queues_of = cmsgpack.unpack(node)[2]
-    for _, queue in ipairs(queues_of) do call('ZREM', idle, queue .. SEP .. worker) end
-  end
+  rouse(worker)
   call('ZADD', retired, now, worker)
   call('ZREM', workers, worker)
   call('HDEL', nodes, worker)

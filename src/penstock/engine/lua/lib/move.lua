@@ -32,7 +32,8 @@ local function note(verb, id, h, text)
   end
   local rows = group[4]
   local n = #rows
-  rows[n + 1], rows[n + 2], rows[n + 3] = id, h[FAILURES] + h[CRASHES], text or ''
+  local attempt = h[FAILURES] + h[CRASHES] + ((h[STATE] == 'running' or h[STATE] == 'done') and 1 or 0)
+  rows[n + 1], rows[n + 2], rows[n + 3] = id, attempt, text or ''
 end
 
 local function alarm(key, at)

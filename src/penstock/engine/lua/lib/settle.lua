@@ -7,7 +7,8 @@ local KEPT = 10   -- failed tries remembered per job
 -- remember(id, h, outcome, text): adds the running attempt to the job's history.
 local function remember(id, h, outcome, text)
   local raw = call('HGET', attempts, id)
-  local history = raw and cmsgpack.unpack(raw) or {}
+  local fine, history = pcall(cmsgpack.unpack, raw or '')
+  if not fine or type(history) ~= 'table' then history = {} end
   if #history >= KEPT then table.remove(history, 1) end
   local worker = string.match(h[CLAIM], '^[^\31]*')
   history[#history + 1] = { h[FAILURES] + h[CRASHES] + 1, h[STARTED], now, worker, outcome, text }

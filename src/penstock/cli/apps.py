@@ -1,0 +1,98 @@
+"""Finding the app that a command is about."""
+
+import importlib
+import operator
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock.app import Penstock
+from penstock.cli.exits import Exit, Failure
+from penstock.settings import load
+
+_VARIABLE = "PENSTOCK_APP"
+_LINES = 8  #: of a traceback: the place and what went wrong
+
+
+def find_app(spec: str | None) -> Penstock:
+    """The app that `module:attr` names, or that the project or the environment does."""
+    module, _, attribute = _spec(spec).partition(":")
+    return _app(_import(module), attribute)
+
+
+def _spec(given: str | None) -> str:
+    found = given or _configured()
+    if not found:
+        raise _failure(
+            "no app is named: give module:attr, or set app under [tool.penstock] in pyproject.toml or $PENSTOCK_APP"
+        )
+    return found
+
+
+def _configured() -> str | None:
+    """What the project's file says, else the environment: the reverse of other settings, as the contract has it."""
+    variable = os.environ.pop(_VARIABLE, None)
+    try:
+        return load({}).app or variable
+    finally:
+        if variable is not None:
+            os.environ[_VARIABLE] = variable
+
+
+def _import(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise _failure(
+                f"there is no module {error.name!r}{_within(name, error.name)} in {here} or where Python looks"
+            ) from None
+        raise _broken(name, error) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (an application may fail in any way)
+        raise _broken(name, error) from None
+
+
+def _within(name: str, missing: str) -> str:
+    return "" if name == missing else f" (of {name!r})"
+
+
+def _broken(name: str, error: BaseException) -> Failure:
+    told = traceback.TracebackException.from_exception(error)
+    told.stack = traceback.StackSummary.from_list(frame for frame in told.stack if _is_theirs(frame))
+    lines = "".join(told.format()).rstrip().splitlines()[-_LINES:]
+    return _failure(f"{name!r} cannot be imported:\n\n" + "\n".join(lines))
+
+
+def _is_theirs(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith("<frozen importlib") and frame.filename not in (__file__, importlib.__file__)
+
+
+def _app(module: ModuleType, attribute: str) -> Penstock:
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, Penstock)}
+    if not attribute:
+        if len(apps) == 1:
+            return next(iter(apps.values()))
+        raise _failure(f"say which app of {module.__name__!r}: module:attr; {_named(module, apps)}")
+    try:
+        found: Any = operator.attrgetter(attribute)(module)
+    except AttributeError:
+        raise _failure(f"{module.__name__!r} has no {attribute!r}; {_named(module, apps)}") from None
+    if not isinstance(found, Penstock):
+        raise _failure(
+            f"{module.__name__}:{attribute} is a {type(found).__name__}, not a Penstock; {_named(module, apps)}"
+        )
+    return found
+
+
+def _named(module: ModuleType, apps: dict[str, Penstock]) -> str:
+    return f"its apps: {', '.join(f'{module.__name__}:{name}' for name in apps)}" if apps else "there is no app in it"
+
+
+def _failure(text: str) -> Failure:
+    return Failure(text, Exit.NO_APP)

@@ -1,0 +1,59 @@
+"""What the process says with its exit code, and which error means which."""
+
+from enum import IntEnum
+
+from penstock.errors import (
+    BadArguments,
+    BadOption,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    PayloadTooLarge,
+    PenstockError,
+    Unavailable,
+    UnknownTask,
+    UnsuitableServer,
+)
+
+
+class Exit(IntEnum):
+    """Every exit code; 1 is whatever has none of its own."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_CONNECTION = 3
+    NO_APP = 4
+    JOB_FAILED = 5
+    TIMED_OUT = 6
+    NOT_FOUND = 7
+    UNHEALTHY = 8
+    INTERRUPTED = 130  #: as shells say it: 128 and the number of SIGINT
+
+
+_CODES: dict[type[PenstockError], Exit] = {
+    BadArguments: Exit.USAGE,
+    BadOption: Exit.USAGE,
+    PayloadTooLarge: Exit.USAGE,
+    Unavailable: Exit.NO_CONNECTION,
+    UnsuitableServer: Exit.NO_CONNECTION,
+    JobFailed: Exit.JOB_FAILED,
+    JobCancelled: Exit.JOB_FAILED,
+    JobNotFound: Exit.NOT_FOUND,
+    UnknownTask: Exit.NOT_FOUND,
+}
+
+
+class Failure(Exception):
+    """A message for stderr and the code to exit with."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: PenstockError | Failure) -> Exit:
+    """The exit code of an error."""
+    if isinstance(error, Failure):
+        return error.code
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), Exit.FAILED)

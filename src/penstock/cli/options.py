@@ -1,0 +1,48 @@
+"""What the commands' options have in common."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from penstock.cli.output import Printer
+from penstock.cli.talk import talk
+from penstock.cli.target import Target
+from penstock.errors import BadOption
+from penstock.times import milliseconds
+
+
+def duration(text: str) -> float:
+    """Seconds, from a number of them or a text such as 250ms, 30s, 10m, 2h, 3d."""
+    try:
+        value: float | str = float(text)
+    except ValueError:
+        value = text
+    try:
+        return milliseconds(value) / 1000
+    except BadOption as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_app = click.option("-A", "--app", metavar="MODULE:ATTR", help="The app.")
+_url = click.option("--url", metavar="URL", help="The server, instead of the app's.")
+_namespace = click.option(
+    "--namespace",
+    metavar="NAME",
+    help="The namespace, instead of the app's name; what needs no task then runs without its code.",
+)
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+
+
+def targeted(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --app, --url, --namespace and -o, as its first two arguments: a Target and a Printer."""
+
+    @functools.wraps(command)
+    def begin(app: str | None, url: str | None, namespace: str | None, output: str, **rest: Any) -> None:
+        talk("ERROR", output)
+        command(Target(app, url, namespace), Printer(output), **rest)
+
+    return _app(_url(_namespace(_output(begin))))

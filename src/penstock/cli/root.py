@@ -1,0 +1,79 @@
+"""The root command. It knows each command's name and a line about it; the rest is imported when one is run.
+
+So `penstock --help` and completion in a shell cost no import of an event loop, a Redis client or your application.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from penstock.cli.exits import Exit, Failure, code_of
+from penstock.cli.helps import examples
+from penstock.errors import PenstockError
+
+#: name → where its click command is, and its line in the list of commands
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
+    "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
+    "job": ("penstock.cli.job:job", "Look at single jobs, cancel them, run them again."),
+    "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
+    "workers": ("penstock.cli.workers:workers", "List the live workers."),
+    "doctor": ("penstock.cli.doctor:doctor", "Check settings, server and every invariant of what is stored."),
+    "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
+}
+
+EXAMPLES = examples(
+    "penstock worker shop.tasks:app -c 50 -q mail,default",
+    """penstock enqueue shop.tasks:send '{"user": 7}' --wait""",
+    "penstock queue ls -o json",
+    "penstock job show mwifdmki26zjknijbs8c",
+)
+CODES = """\b
+Exit codes:
+  0  ok                       5  the awaited job failed
+  1  failed                   6  time-out
+  2  usage                    7  not found
+  3  no connection            8  unhealthy
+  4  app not importable"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; errors of ours become a message and their exit code."""
+        try:
+            return super().invoke(ctx)
+        except (PenstockError, Failure) as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(code_of(error))
+        except KeyboardInterrupt:
+            ctx.exit(Exit.INTERRUPTED)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"{EXAMPLES}\n\n{CODES}")
+@click.version_option(package_name="penstock", message="penstock %(version)s")
+def main() -> None:
+    """Penstock: a job queue on Redis and Valkey.
+
+    The app is found by a module:attr that you give, else by app under [tool.penstock] in pyproject.toml, else by
+    $PENSTOCK_APP. What needs no task runs without its code: give --namespace, and --url or $PENSTOCK_URL.
+
+    Data goes to stdout, talk to stderr; -o json makes the data JSON.
+    """

@@ -1,0 +1,69 @@
+"""What a command is about: an app with its code, or a namespace on a server without it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import click
+from redis.exceptions import RedisError
+
+from penstock.app import Penstock
+from penstock.cli.apps import find_app
+from penstock.errors import Unavailable
+from penstock.hub import Hub
+from penstock.server.urls import parse
+from penstock.settings import load
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """As said on the command line."""
+
+    app: str | None = None
+    url: str | None = None
+    namespace: str | None = None
+
+    def open_app(self) -> Penstock:
+        """The app, imported; a URL and a namespace of the command line win over its own."""
+        app = find_app(self.app)
+        app.name = self.namespace or app.name
+        app.settings = replace(app.settings, url=self.url or app.settings.url)
+        _mention(app.settings.url)
+        return app
+
+    def open(self) -> tuple[Hub, Penstock | None]:
+        """The way to the server, and the app; if a namespace is named, without its code."""
+        if self.app or not self.namespace:
+            app = self.open_app()
+            return app.hub, app
+        settings = load({"url": self.url})
+        _mention(settings.url)
+        return Hub(self.namespace, settings.url, settings.deadline / 1000), None
+
+    def open_hub(self) -> Hub:
+        return self.open()[0]
+
+
+def _mention(url: str | None) -> None:
+    """Say so when there is no server but the embedded one: your workers may be elsewhere."""
+    parsed = parse(url)
+    if parsed.kind == "embedded":
+        click.echo(f"on the embedded server in {parsed.path}", err=True)
+
+
+def run(hub: Hub, work: Callable[[Hub], Awaitable[T]]) -> T:
+    """Ask on an event loop, and close what that opened."""
+
+    async def once() -> T:
+        try:
+            return await work(hub)
+        finally:
+            await hub.aclose()
+
+    try:
+        return asyncio.run(once())
+    except RedisError as error:
+        raise Unavailable(f"{hub.endpoint!r}: {error}") from error

@@ -1,0 +1,443 @@
+"""The command line as its users meet it: real processes, a real server, exit codes."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from penstock.cli.apps import find_app
+from penstock.cli.exits import Exit, Failure
+from penstock.cli.options import duration
+from penstock.cli.output import clean, pad, span, width
+from penstock.cli.root import COMMANDS, main
+from tests.servers import Server, free_port, wait_for
+
+TASKS = """
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from penstock import Penstock, current_job
+
+app = Penstock(os.environ["NAMESPACE"])
+
+
+@app.task(queue="mail", retries=0, redact=["subject"])
+async def send(user: int, subject: str = "hi") -> str:
+    if user == 13:
+        raise ValueError("unlucky")
+    return f"{user}:{subject}"
+
+
+@app.task
+async def sleep(seconds: float, mark: str) -> str:
+    await current_job().progress(1, 4, "asleep")
+    Path(mark).touch()
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+@app.task
+def block(seconds: float, mark: str) -> None:
+    Path(mark).touch()
+    time.sleep(seconds)
+"""
+
+
+class Zygote:
+    """Where most commands are forked from; see there."""
+
+    def __init__(self) -> None:
+        program = [sys.executable, "-m", "tests.cli.zygote"]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, **request: Any) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.process.communicate(timeout=20)
+
+
+class Shell:
+    """A directory with an application in it, and an environment that names both server and namespace."""
+
+    def __init__(self, folder: Path, url: str, zygote: Zygote) -> None:
+        self.folder = folder
+        self.zygote = zygote
+        self.namespace = "cli-" + secrets.token_hex(6)
+        (folder / "tasks.py").write_text(TASKS)
+        ours = {"PENSTOCK_URL": url, "PENSTOCK_APP": "tasks:app", "NAMESPACE": self.namespace}
+        self.environment = os.environ | ours
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """A process from its very beginning."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
+        """What it printed and what it said, once it has ended with this code."""
+        out, err = self.mark(), self.mark()
+        found = self.zygote.run(
+            arguments=arguments,
+            folder=str(self.folder),
+            environment=self.environment | environment,
+            out=str(out),
+            err=str(err),
+        )
+        assert found == code, f"{arguments}: {found}\n{out.read_text()}\n{err.read_text()}"
+        return out.read_text(), err.read_text()
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "-o", "json", code=code)[0])
+
+    @contextmanager
+    def worker(self, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        process = self.start("worker", *arguments)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def mark(self) -> Path:
+        return self.folder / ("mark-" + secrets.token_hex(4))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, single: Server, zygote: Zygote) -> Shell:
+    return Shell(tmp_path, single.url, zygote)
+
+
+def sleeping(shell: Shell, task: str, seconds: float) -> tuple[str, Path]:
+    mark = shell.mark()
+    return shell.run("enqueue", task, json.dumps([seconds, str(mark)]))[0].strip(), mark
+
+
+# Enqueueing
+
+
+def test_enqueue_prints_the_id_and_a_burst_worker_runs_the_job(shell: Shell) -> None:
+    out, err = shell.run("enqueue", "tasks:send", '{"user": 7}')
+    (job_id,) = out.split()
+    assert not err
+    process = shell.start("worker", "--burst", "-c", "3", "-v")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    for words in ("tasks:app", shell.namespace, "3, lease 30s", "tasks:send", "in mail", f"{job_id} tasks:send"):
+        assert words in said
+    status = shell.json("job", "show", job_id)
+    assert (status["state"], status["result"], status["attempt"]) == ("done", "7:hi", 1)
+
+
+def test_enqueue_takes_an_array_a_short_name_and_every_option(shell: Shell) -> None:
+    options = (
+        "--delay 1h --priority 3 --queue slow --expires 2h --retries 9 --id order-1 --tag a --tag b --run-timeout 5s"
+    )
+    first = shell.json("enqueue", "send", '[7, "x"]', *options.split())
+    assert first == {"id": "order-1", "state": "scheduled", "created": True}
+    again = shell.json("enqueue", "send", '[7, "x"]', "--id", "order-1")
+    assert again == first | {"created": False}
+    status = shell.json("job", "show", "order-1")
+    assert (status["queue"], status["priority"], status["retries"], status["tags"]) == ("slow", 3, 9, ["a", "b"])
+    assert status["arguments"] == {"user": 7, "subject": "[redacted]"}
+    without_code = shell.json("job", "show", "order-1", "--namespace", shell.namespace)
+    assert without_code["arguments"] == {"user": "[redacted]", "subject": "[redacted]"}
+    assert status["explain"].startswith("scheduled until")
+    assert shell.json("enqueue", "send", "[1]", "--unique", "k")["created"]
+    assert not shell.json("enqueue", "send", "[2]", "--unique", "k")["created"]
+
+
+def test_waiting_prints_the_result_or_says_why_there_is_none(shell: Shell) -> None:
+    _, err = shell.run("enqueue", "send", "[7]", "--wait", "--timeout", "100ms", code=6)
+    assert "no live worker serves queue 'mail'" in err
+    with shell.worker():
+        out, err = shell.run("enqueue", "send", "[7]", "--wait")
+        assert out == '"7:hi"\n'
+        assert err.startswith("job ")
+        out, err = shell.run("enqueue", "send", "[13]", "--wait", code=5)
+        assert not out
+        assert "ValueError: unlucky" in err
+        answer = shell.json("enqueue", "send", "[13]", "--wait", code=5)
+        assert answer["state"] == "dead"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["send", "{"], 2, "truncated"),
+        (["send", '{"user": "x"}'], 2, "Expected `int`"),
+        (["send", "[1]", "--priority", "100"], 2, "0 (first) to 99 (last)"),
+        (["send", "[1]", "--delay", "soon"], 2, '"250ms"'),
+        (["sent", "[1]"], 7, "valid are tasks:block, tasks:send, tasks:sleep"),
+    ],
+)
+def test_what_cannot_be_enqueued_says_what_can(shell: Shell, arguments: list[str], code: int, words: str) -> None:
+    assert words in shell.run("enqueue", *arguments, code=code)[1]
+
+
+# The app
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("tasks:nothing", "its apps: tasks:app"),
+        ("broken:app", "RuntimeError: not today"),
+        ("needy:app", "No module named 'unheard_of'"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_is_exit_4(shell: Shell, app: str, words: str) -> None:
+    (shell.folder / "broken.py").write_text("raise RuntimeError('not today')")
+    (shell.folder / "needy.py").write_text("import unheard_of")
+    _, err = shell.run("worker", app, code=4)
+    assert words in err
+    assert "importlib" not in err
+
+
+def test_the_app_is_named_by_argument_then_project_then_environment(shell: Shell) -> None:
+    _, err = shell.run("queue", "ls", PENSTOCK_APP="", code=4)
+    assert "[tool.penstock]" in err
+    (shell.folder / "pyproject.toml").write_text('[tool.penstock]\napp = "project:app"\n')
+    _, err = shell.run("queue", "ls", PENSTOCK_APP="environment:app", code=4)
+    assert "'project'" in err
+    _, err = shell.run("queue", "ls", "--app", "argument:app", code=4)
+    assert "'argument'" in err
+
+
+def test_what_needs_no_task_runs_without_the_apps_code(shell: Shell, single: Server, tmp_path: Path) -> None:
+    job_id = shell.json("enqueue", "send", "[7]")["id"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shell.folder, shell.environment = elsewhere, shell.environment | {"PENSTOCK_URL": "", "PENSTOCK_APP": ""}
+    there = ("--namespace", shell.namespace, "--url", single.url)
+    assert shell.json("job", "show", job_id, *there)["state"] == "ready"
+    assert [row["ready"] for row in shell.json("queue", "ls", *there)] == [1]
+    assert shell.json("workers", *there) == []
+
+
+# Connections
+
+
+def test_a_server_that_does_not_answer_is_exit_3_and_its_password_is_not_shown(shell: Shell) -> None:
+    url = f"redis://me:secret@127.0.0.1:{free_port()}"
+    quick = {"PENSTOCK_DEADLINE": "300ms"}
+    for command in (["worker"], ["queue", "ls"]):
+        out, err = shell.run(*command, "--url", url, code=3, **quick)
+        assert "127.0.0.1" in err
+        assert "secret" not in out + err
+
+
+# Jobs, queues, workers
+
+
+def test_a_dead_job_shows_its_failures_and_is_retried_and_cancelled(shell: Shell) -> None:
+    job_id = shell.json("enqueue", "send", "[13]")["id"]
+    shell.run("worker", "--burst")
+    out, _ = shell.run("job", "show", job_id, "--traceback")
+    for words in ("dead (retries_exhausted)", "1 of at most 1", "ValueError: unlucky", "Traceback"):
+        assert words in out
+    _, err = shell.run("job", "show", "nothing", code=7)
+    assert "no job 'nothing'" in err
+    assert shell.json("job", "retry", job_id) == {"id": job_id, "state": "ready"}
+    _, err = shell.run("job", "retry", job_id, code=1)
+    assert "only a dead or cancelled job" in err
+    rows = shell.json("job", "cancel", job_id, "nothing", code=7)
+    assert rows[0] == {"id": job_id, "state": "cancelled"}
+    assert set(rows[1]) == {"id", "error"}
+
+
+def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
+    shell.run("enqueue", "send", "[7]")
+    assert shell.json("queue", "pause", "mail") == {"queue": "mail", "paused": True, "changed": True}
+    with shell.worker("-q", "mail,other") as process:
+        heard(process, "slots, queues")
+        (worker,) = shell.json("workers")
+        assert (worker["queues"], worker["slots"]) == (["mail", "other"], 100)
+        title, mail, other = (line.split() for line in shell.run("queue", "ls")[0].splitlines())
+        assert (title[0], title[1], title[4], title[-1]) == ("QUEUE", "PAUSED", "READY", "WORKERS")
+        assert (mail[0], mail[1], mail[4], mail[-1]) == ("mail", "yes", "1", "1")
+        assert (other[0], other[1], other[4], other[-1]) == ("other", "no", "0", "1")
+    assert shell.json("queue", "resume", "mail")["changed"]
+    _, err = shell.run("queue", "pause", "mial", code=7)
+    assert "did you mean 'mail'?" in err
+
+
+def test_doctor_is_well_until_something_is_broken(shell: Shell, single: Server) -> None:
+    job_id = shell.json("enqueue", "send", "[7]")["id"]
+    report = shell.json("doctor")
+    assert (report["healthy"], report["jobs"], report["findings"]) == (True, 1, [])
+    with single.client() as client:
+        client.hdel(f"penstock:{{{shell.namespace}}}:payloads", job_id)
+    out, _ = shell.run("doctor", code=8)
+    assert "payload missing" in out
+    assert [row["subject"] for row in shell.json("doctor", code=8)["findings"]] == [job_id]
+
+
+# Stopping a worker
+
+
+def test_sigterm_lets_the_running_job_finish(shell: Shell) -> None:
+    job_id, mark = sleeping(shell, "sleep", 1.0)
+    with shell.worker() as process:
+        wait_for(mark.exists)
+        assert "1 of 4 (25%) asleep" in shell.run("job", "show", job_id)[0]
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "no more jobs are taken" in err
+    assert shell.json("job", "show", job_id)["result"] == "rested"
+
+
+@pytest.mark.parametrize("task", ["sleep", "block"])
+def test_a_second_signal_gives_the_running_job_back_at_once(shell: Shell, task: str) -> None:
+    job_id, mark = sleeping(shell, task, 60.0)
+    with shell.worker() as process:
+        wait_for(mark.exists)
+        process.send_signal(signal.SIGINT)
+        heard(process, "again to stop at once")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    status = shell.json("job", "show", job_id)
+    assert (status["state"], status["attempt"]) == ("ready", 0)
+    assert shell.json("workers") == []
+
+
+def test_a_job_that_outlives_the_grace_is_given_back(shell: Shell) -> None:
+    job_id, mark = sleeping(shell, "sleep", 60.0)
+    with shell.worker("--grace", "200ms") as process:
+        wait_for(mark.exists)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert shell.json("job", "show", job_id)["state"] == "ready"
+
+
+def test_the_log_can_be_json_with_an_object_per_line(shell: Shell) -> None:
+    job_id = shell.json("enqueue", "send", "[13]")["id"]
+    _, err = shell.run("worker", "--burst", "-o", "json")
+    events = [json.loads(line) for line in err.splitlines()]
+    (failed,) = [event for event in events if event.get("job") == job_id]
+    assert (failed["level"], failed["task"], failed["attempt"]) == ("error", "tasks:send", 1)
+    assert "ValueError: unlucky" in failed["message"]
+
+
+def heard(process: "subprocess.Popen[str]", words: str) -> None:
+    """Until it has said something."""
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        if words in line:
+            return
+    raise AssertionError(f"it ended without a line with {words!r}")
+
+
+# Help
+
+
+def test_every_command_has_help_with_the_same_first_line(shell: Shell) -> None:
+    context = click.Context(main)
+    for name, (_, line) in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert (command.help or "").partition("\n")[0] == line
+    out, _ = shell.run("--help")
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} " in out
+        assert line in out
+    shell.run("worker", "--concurrency", "0", code=2)
+
+
+def test_help_imports_neither_redis_nor_an_event_loop() -> None:
+    # The package itself is left out: this is about what the command line adds to it.
+    program = """
+import sys, types, importlib.util
+package = types.ModuleType("penstock")
+package.__path__ = importlib.util.find_spec("penstock").submodule_search_locations
+sys.modules["penstock"] = package
+from penstock.cli import main
+main(["--help"], standalone_mode=False)
+print(*(name for name in ("redis", "asyncio", "msgspec", "penstock.app") if name in sys.modules), file=sys.stderr)
+"""
+    # find_spec imports no parents of a top-level name, so nothing of the package has run before.
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "Commands:" in done.stdout
+    assert done.stderr.split() == []
+
+
+def test_help_is_fast() -> None:
+    program = 'from penstock.cli import main; main(["--help"], standalone_mode=False); sys.exit("redis" in sys.modules)'
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", f"import sys; {program}"], capture_output=True, check=False)
+    print(f"--help took {time.monotonic() - began:.3f} s")
+    assert done.returncode == 0
+
+
+def test_the_version_is_printed(shell: Shell) -> None:
+    assert shell.start("--version").communicate(timeout=30)[0].startswith("penstock 0.")
+
+
+# Texts
+
+
+def test_durations_are_numbers_of_seconds_or_texts() -> None:
+    assert [duration(text) for text in ("30", "1.5", "250ms", "10m")] == [30, 1.5, 0.25, 600]
+    for text in ("soon", "-1", "nan", "inf", ""):
+        with pytest.raises(click.BadParameter):
+            duration(text)
+
+
+def test_an_app_is_told_from_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "app_" + secrets.token_hex(4)
+    (tmp_path / f"{name}.py").write_text("from penstock import Penstock\napp = Penstock('x')\nnumber = 7\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert find_app(f"{name}:app") is find_app(name)
+    for spec, words in ((f"{name}:number", "is a int, not a Penstock"), (f"{name}.deeper:app", f"'{name}.deeper'")):
+        with pytest.raises(Failure, match=words) as failed:
+            find_app(spec)
+        assert failed.value.code == Exit.NO_APP
+
+
+def test_tables_measure_what_a_terminal_shows_and_never_pass_on_control_characters() -> None:
+    assert width("日本é") == 5
+    assert pad("日本", 6) == "日本  "
+    assert clean("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
+    assert [span(seconds) for seconds in (0.25, 3, 42, 300, 7200, 200_000)] == [
+        "250 ms",
+        "3.0 s",
+        "42 s",
+        "5 min",
+        "2 h",
+        "2 d",
+    ]
+
+
+def test_the_exit_codes_are_those_of_the_contract() -> None:
+    assert [code.value for code in Exit] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 130]
