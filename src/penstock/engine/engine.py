@@ -14,7 +14,7 @@ from penstock.engine.link import Argument, Call, Link
 from penstock.job import Attempt, Header
 from penstock.server.connect import Endpoint
 
-PAGE: Final = 200  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
+PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 CRASHES: Final = 3  #: crashes that bury a job
 
