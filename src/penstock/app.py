@@ -1,11 +1,12 @@
 """The app: its tasks, and where they are stored and run."""
 
+import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from penstock.codec import decode_any
 from penstock.engine.keys import Keys
-from penstock.errors import BadOption, UnknownTask
+from penstock.errors import BadArguments, BadOption, UnknownTask
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.options import Options, TaskOptions, task_name, unknown
@@ -103,9 +104,10 @@ class Penstock:
             raise UnknownTask(unknown("task", name, self.tasks)) from None
 
     def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any, Any]:
-        if not callable(function):
-            raise BadOption(f"@app.task needs a function, not {function!r}")
+        if not (inspect.isfunction(function) or inspect.ismethod(function)) or inspect.isasyncgenfunction(function):
+            raise BadOption(f"@app.task needs a function, def or async def, not {function!r}")
         full = task_name(name or name_of(function))
+        _check_executor(full, function, options.executor)
         if full in self.tasks:
             raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
         task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
@@ -120,6 +122,7 @@ class Penstock:
 
         async def jobs() -> Any:
             async for call in each(calls):
+                _check_call(call, self.tasks)
                 sent.append(call)
                 yield call.job
 
@@ -130,6 +133,8 @@ class Penstock:
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """The same from blocking code."""
         sent = list(calls)
+        for call in sent:
+            _check_call(call, self.tasks)
         found = [
             placed for page in pages_sync(call.job for call in sent) for placed in self.hub.engine.enqueue(page).sync()
         ]
@@ -138,13 +143,13 @@ class Penstock:
 
     async def get_job(self, job_id: str) -> Job[Any]:
         """A handle on any job; JobNotFound if nothing is known of it."""
-        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False)
+        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
         status = await job.status()
         task = self.tasks.get(status.task)
         return job if task is None else task.job(job_id)
 
     def get_job_sync(self, job_id: str) -> Job[Any]:
-        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False)
+        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
 
@@ -209,3 +214,18 @@ class Penstock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
     ) -> None:
         self.close()
+
+
+def _check_executor(name: str, function: Callable[..., Any], executor: str | None) -> None:
+    if executor == "process":
+        raise BadOption(f'{name}: executor="process" is not there yet; leave it out to run in a thread')
+    if executor == "thread" and inspect.iscoroutinefunction(function):
+        raise BadOption(f'{name}: executor="thread" is for def tasks; an async def runs on the loop')
+
+
+def _check_call(call: object, tasks: dict[str, Task[..., Any, Any]]) -> None:
+    if not isinstance(call, Call):
+        raise BadArguments(f"enqueue_many takes calls, such as task.call(1), not {call!r}")
+    known = tasks.get(call.task.name)
+    if known is None or known.function is not call.task.function:
+        raise BadArguments(f"{call!r} is a call of another app's task: send it with that app")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import BadArguments, PayloadTooLarge
+from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 
 LIMIT: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
@@ -108,7 +108,10 @@ class Signature:
         star = values.pop(self._star, ()) if self._star else ()
         args = []
         if star or self._only_positional:
-            args = [values.pop(name) for name in self._positional if name in values]
+            for name in self._positional:
+                if name not in values:
+                    break  # what follows was given by name
+                args.append(values.pop(name))
         return [*args, *star], {**values, **extra}
 
     def decode_result(self, packed: bytes | None) -> Any:
@@ -116,9 +119,24 @@ class Signature:
         if not packed:
             return None
         if self._returns is None:
-            hint = self._hints().get("return", Any)
-            self._returns = msgspec.msgpack.Decoder(Any if hint is type(None) else hint)
-        return self._returns.decode(packed)
+            self._returns = self._result_decoder()
+        try:
+            return self._returns.decode(packed)
+        except msgspec.MsgspecError as error:
+            raise PenstockError(f"{self.name}: what is stored does not fit the annotated result: {error}") from None
+
+    def _result_decoder(self) -> "msgspec.msgpack.Decoder[Any]":
+        hint = self._hints().get("return", Any)
+        try:
+            return msgspec.msgpack.Decoder(Any if hint is type(None) else hint)
+        except TypeError:  # an annotation that msgspec cannot decode to: plain data, as for a task without one
+            return msgspec.msgpack.Decoder()
+
+    def canonical(self, bound: dict[str, Any]) -> bytes:
+        """The same bytes for the same call, however it was written: in order, with defaults."""
+        values = {name: bound.get(name, parameter.default) for name, parameter in self.parameters.items()}
+        values[_EXTRA] = sorted(bound.get(_EXTRA, {}).items())
+        return encode([(name, value) for name, value in values.items() if value is not inspect.Parameter.empty])
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the arguments."""
@@ -193,9 +211,9 @@ def shown_arguments(payload: bytes | None, redact: Collection[str] = ()) -> dict
         return None
     try:
         arguments = _decode_any(open_envelope(payload).args)
-    except msgspec.MsgspecError:
-        return {"": "(cannot be read)"}
-    shown: dict[str, Any] = _redacted(arguments, redact)
+        shown: dict[str, Any] = _redacted(arguments, redact)
+    except (msgspec.MsgspecError, RecursionError):
+        return {"": "(cannot be shown)"}
     return shown
 
 
@@ -209,7 +227,7 @@ def tags_of(payload: bytes | None) -> tuple[str, ...]:
 def _redacted(value: Any, names: Collection[str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: HIDDEN if str(key) in names or _SECRET.search(str(key)) else _redacted(item, names)
+            key: HIDDEN if "*" in names or str(key) in names or _SECRET.search(str(key)) else _redacted(item, names)
             for key, item in value.items()
         }
     if isinstance(value, list):

@@ -99,8 +99,11 @@ class Job(Generic[R_co]):
 
         JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
         """
-        async with asyncio.timeout(timeout):
-            return self._outcome(await self._hub.waiter.wait(self.id))
+        try:
+            async with asyncio.timeout(timeout):
+                return self._outcome(await self._hub.waiter.wait(self.id))
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not ended within {timeout} s") from None
 
     def result_sync(self, timeout: float | None = None) -> R_co:
         """The same from blocking code."""
@@ -127,6 +130,8 @@ class Job(Generic[R_co]):
         return await self._hub.views.explain(self.id)
 
     def explain_sync(self) -> str:
+        if running_on_loop():
+            raise PenstockError("explain_sync() would block this event loop: await explain()")
         return self._hub.run(self._hub.views.explain(self.id))
 
     def _cancelled(self, word: str) -> str:

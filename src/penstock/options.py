@@ -1,11 +1,14 @@
 """What may be said of a task, and of one job of it: every option with its check."""
 
 import difflib
+import random
 import re
 import string
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from penstock.backoff import Backoff, Delays, backoff
@@ -88,9 +91,46 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> str:
 
 
 def queue_name(value: object) -> str:
+    if isinstance(value, str) and re.search(r":\d+\Z", value):
+        raise BadOption(f"queue={_short(value)}: what follows the last colon reads as a weight; use . or - there")
     if not isinstance(value, str) or not _NAME.match(value):
         raise BadOption(f"queue={_short(value)}: use 1 to 128 letters, digits and . _ : / -")
     return value
+
+
+class Queues:
+    """`mail,default` is strict: the first queue first. `mail:5,default:1` is weighted: mail is first 5 times in 6."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+            raise BadOption(f"queues={_short(names)}: use a list of names, or * for all")
+        parsed = [_weighted(name.strip()) for name in names]
+        if not parsed:
+            raise BadOption("queues: name at least one, or * for all")
+        self.names = [name for name, _ in parsed]
+        self._weights = {name: weight for name, weight in parsed if weight}
+        if self._weights and len(self._weights) != len(parsed):
+            raise BadOption(f"queues={','.join(names)}: give all of them a weight, or none")
+        if "*" in self.names and len(self.names) > 1:
+            raise BadOption("queues: * means all queues and stands alone")
+        if len(set(self.names)) != len(self.names):
+            raise BadOption(f"queues={','.join(names)}: a queue is named twice")
+
+    def order(self) -> list[str]:
+        """The order for one look: as written, or drawn by weight so that every queue has its turn."""
+        if not self._weights:
+            return self.names
+        # Exponential keys: sorting by them draws without replacement, each queue with its weight.
+        return sorted(self.names, key=lambda name: random.expovariate(self._weights[name]))
+
+
+def _weighted(text: str) -> tuple[str, int]:
+    name, colon, weight = text.rpartition(":")
+    if colon and weight.isdigit():
+        if int(weight) < 1:
+            raise BadOption(f"queue {text!r}: a weight is a number above 0")
+        return queue_name(name), int(weight)
+    return (text, 0) if text == "*" else (queue_name(text), 0)
 
 
 def task_name(value: object) -> str:
@@ -102,7 +142,7 @@ def task_name(value: object) -> str:
 
 
 def job_id(value: object) -> str:
-    if not isinstance(value, str) or not _ID.match(value):
+    if not isinstance(value, str) or not _ID.match(value) or not _encodable(value):
         raise BadOption(f"id={_short(value)}: use up to 128 characters without spaces, braces and control characters")
     return value
 
@@ -118,9 +158,18 @@ def template_fields(template: str) -> set[str]:
 
 def free_text(value: object, what: str) -> str:
     """A key that users choose freely: printable, not empty, not long."""
-    if not isinstance(value, str) or not _FREE.match(value):
+    if not isinstance(value, str) or not _FREE.match(value) or not _encodable(value):
         raise BadOption(f"{what}={_short(value)}: use 1 to 256 printable characters")
     return value
+
+
+def _encodable(value: str) -> bool:
+    """Lone surrogates are text to Python, but to nobody else."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _priority(value: object) -> int:
@@ -179,7 +228,19 @@ def _failures(what: str) -> Callable[[Any], tuple[str, ...]]:
 
 def exception_name(kind: type[BaseException]) -> str:
     """How an exception class is named across processes."""
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{module_name(kind.__module__)}:{kind.__qualname__}"
+
+
+def module_name(module: str) -> str:
+    """A module's name, the same whether it runs as a program or is imported."""
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name.removesuffix(".__main__"))
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else module
 
 
 def _short(value: object) -> str:

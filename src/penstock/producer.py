@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Se
 from typing import Final, TypeVar
 
 from penstock.engine.engine import PAGE, Engine, NewJob, Placed
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import BadArguments, PenstockError, Unavailable
 
 T = TypeVar("T")
 
@@ -35,15 +35,20 @@ class Producer:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
         """Send any number of jobs, a page per call, two calls at a time; what became of them in order."""
         ahead: asyncio.Task[list[Placed]] | None = None
-        async for page in pages(jobs):
-            task = asyncio.ensure_future(self._page(page))
+        try:
+            async for page in pages(jobs):
+                task = asyncio.ensure_future(self._page(page))
+                before, ahead = ahead, task
+                if before is not None:
+                    for placed in await before:
+                        yield placed
             if ahead is not None:
                 for placed in await ahead:
                     yield placed
-            ahead = task
-        if ahead is not None:
-            for placed in await ahead:
-                yield placed
+        finally:
+            if ahead is not None and not ahead.cancelled():
+                await asyncio.wait([ahead])  # the jobs raised half way: what is on its way still arrives
+                ahead.exception()
 
     async def _page(self, page: list[NewJob]) -> list[Placed]:
         return await self._engine.enqueue(page)
@@ -58,7 +63,7 @@ class _Line:
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
-        self._room = asyncio.Event()
+        self._room: deque[asyncio.Future[None]] = deque()  #: those who wait until fewer jobs wait to be sent
         self._deadline = deadline
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
         self._alarm: asyncio.TimerHandle | None = None
@@ -75,12 +80,22 @@ class _Line:
         return await answer
 
     async def _wait_for_room(self, until: float) -> None:
-        self._room.clear()
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(turn)
         try:
             async with asyncio.timeout_at(until):
-                await self._room.wait()
+                await turn
         except TimeoutError:
             raise self._late() from None
+
+    def _make_room(self) -> None:
+        """As many may come as there is room for, in their order."""
+        free = WAITING - len(self._waiting)
+        while self._room and free > 0:
+            turn = self._room.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                free -= 1
 
     def _set_alarm(self) -> None:
         """One timer for all: it goes off when the oldest that is not answered must be."""
@@ -129,7 +144,7 @@ class _Line:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._room.set()
+        self._make_room()
         self._set_alarm()
         if self._waiting:
             self._schedule()
@@ -142,6 +157,8 @@ class _Line:
         except asyncio.CancelledError:
             _refuse(answers, Unavailable("the event loop ended before the job was sent"))
             raise
+        except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
+            _refuse(answers, PenstockError(f"the jobs could not be sent: {error!r}"))
         else:
             for answer, found in zip(answers, placed, strict=True):
                 if not answer.done():
@@ -196,6 +213,8 @@ async def each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
-    else:
+    elif isinstance(items, Iterable):
         for item in items:
             yield item
+    else:
+        raise BadArguments(f"an iterable or an async iterable is needed, not {items!r}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadOption
-from penstock.options import unknown
+from penstock.options import Queues, unknown
 from penstock.times import milliseconds
 
 
@@ -55,9 +55,18 @@ def _project(start: Path) -> tuple[str, dict[str, Any]]:
                 document = tomllib.loads(file.read_text("utf-8"))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise BadOption(f"{file}: {error}") from None
-            table = document.get("tool", {}).get("penstock", {})
+            tool = document.get("tool", {})
+            table = tool.get("penstock", {}) if isinstance(tool, dict) else None
+            if not isinstance(table, dict):
+                raise BadOption(f"{file}: [tool.penstock] must be a table")
             return f"[tool.penstock] of {file}", {name.replace("-", "_"): value for name, value in table.items()}
     return "pyproject.toml", {}
+
+
+def concurrency(value: Any) -> int:
+    """Checked where a worker is made, too."""
+    checked: int = _check("concurrency", value, "worker")
+    return checked
 
 
 def _check(name: str, value: Any, source: str) -> Any:
@@ -68,10 +77,9 @@ def _check(name: str, value: Any, source: str) -> Any:
 
 
 def _number(value: Any) -> int:
-    number = int(value)
-    if number < 1:
-        raise ValueError("use a number above 0")
-    return number
+    if isinstance(value, bool | float) or not str(value).isdigit() or int(value) < 1:
+        raise ValueError("use a whole number above 0")
+    return int(value)
 
 
 def _duration(value: Any) -> int:
@@ -82,7 +90,9 @@ def _duration(value: Any) -> int:
 
 
 def _queues(value: Any) -> tuple[str, ...]:
-    return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    Queues(names)
+    return names
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

@@ -28,4 +28,4 @@ class Bury(Steer):
 
     def __init__(self, reason: str = "buried") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = reason if isinstance(reason, str) else type(reason).__name__

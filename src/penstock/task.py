@@ -4,10 +4,8 @@ import functools
 import hashlib
 import inspect
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -19,10 +17,12 @@ from penstock.errors import BadOption
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.job import Header, new_id
-from penstock.options import Options, TaskOptions, free_text, job_id, template_fields
+from penstock.options import Options, TaskOptions, free_text, job_id, module_name, template_fields
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class Task(Generic[P, R, T]):
         packed = self.signature.encode(bound)
         options = self.options
         header = self._header()
-        unique = self._unique_key(bound, packed) if options.unique else ""
+        unique = self._unique_key(bound) if options.unique else ""
         if unique or options.id:
             header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")
         payload = check_size(encode(self._envelope(packed)), self.name, self._limit)
@@ -153,23 +153,27 @@ class Task(Generic[P, R, T]):
             give_up_on=list(options.give_up_on) if "give_up_on" in changed else None,
         )
 
-    def _unique_key(self, bound: dict[str, Any], packed: bytes) -> str:
+    def _unique_key(self, bound: dict[str, Any]) -> str:
         unique = self.options.unique
         if unique is True:
-            return f"{self.name}:{hashlib.sha256(packed).hexdigest()[:32]}"
+            return f"{self.name}:{hashlib.sha256(self.signature.canonical(bound)).hexdigest()[:32]}"
         assert isinstance(unique, str)
         return unique if "unique" in self._changed else free_text(self._fill(unique, bound), "unique")
 
     def _fill(self, template: str, bound: dict[str, Any]) -> str:
         """A template with this call's arguments; parameters that were left out have their defaults."""
         defaults = {p.name: p.default for p in self.signature.parameters.values()}
-        return template.format_map(defaults | bound)
+        try:
+            return template.format_map(defaults | bound)
+        except (AttributeError, LookupError, ValueError, TypeError) as error:
+            raise BadOption(f"{self.name}: unique={template!r} cannot be filled in: {error}") from None
 
     def _check_templates(self) -> None:
         if isinstance(self.options.unique, str):
-            strange = template_fields(self.options.unique) - set(self.signature.parameters)
+            plain = {name for name, one in self.signature.parameters.items() if one.kind not in _MANY}
+            strange = template_fields(self.options.unique) - plain
             if strange:
-                names = ", ".join(self.signature.parameters) or "none"
+                names = ", ".join(sorted(plain)) or "none"
                 raise BadOption(
                     f"{self.name}: unique={self.options.unique!r} names {strange}; its parameters are {names}"
                 )
@@ -179,16 +183,4 @@ class Task(Generic[P, R, T]):
 
 def name_of(function: Callable[..., Any]) -> str:
     """`module:function`, the same whether its module runs as a program or is imported."""
-    module = function.__module__
-    if module == "__main__":
-        module = _main_module()
-    return f"{module}:{function.__qualname__}"
-
-
-def _main_module() -> str:
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
-        return str(spec.name.removesuffix(".__main__"))
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
+    return f"{module_name(function.__module__)}:{function.__qualname__}"

@@ -11,6 +11,7 @@ Duration = int | float | timedelta | str
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z")
+LONG_AGO: Final = 10**12  #: in 2001; what is due before is due now, and numbers below are delays to the engine
 LONGEST: Final = 3_650 * 86_400_000  #: ten years
 
 
@@ -46,7 +47,7 @@ def instant(value: datetime, what: str = "at") -> int:
         raise BadOption(f"{what}={value!r}: use an aware datetime, such as datetime.now(UTC) + timedelta(hours=1)")
     if value.tzinfo is None or value.utcoffset() is None:
         raise BadOption(f"{what}={value!r} has no time zone: add tzinfo=UTC or another zone")
-    return round(value.timestamp() * 1_000)
+    return max(round(value.timestamp() * 1_000), LONG_AGO)
 
 
 def show(milliseconds: int) -> str:

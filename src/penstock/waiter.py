@@ -112,11 +112,20 @@ class _Desk:
             # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
             self._loop.call_later(1.0, self._ask_all, ids)
             return
+        except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
+            self._fail(ids, error)
+            return
         for job_id, watched in zip(ids, found, strict=True):
             if watched.state in FINISHED or watched.state == "missing":
                 for answer in self._waiting.pop(job_id, set()):
                     if not answer.done():
                         answer.set_result(watched)
+
+    def _fail(self, ids: list[str], error: Exception) -> None:
+        for job_id in ids:
+            for answer in self._waiting.pop(job_id, set()):
+                if not answer.done():
+                    answer.set_exception(PenstockError(f"what is stored of job {job_id} cannot be read: {error}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
     "workers": ("penstock.cli.workers:workers", "List the live workers."),
     "doctor": ("penstock.cli.doctor:doctor", "Check settings, server and every invariant of what is stored."),
+    "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
     "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
 }
 

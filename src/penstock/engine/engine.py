@@ -62,6 +62,7 @@ class Leased(NamedTuple):
     word: str
     again: bool
     leases: list[Lease]
+    unreadable: Sequence[str] = ()  #: jobs whose header was written by somebody else, it seems
 
 
 class Renewed(NamedTuple):
@@ -259,8 +260,13 @@ def _placed(raw: list[bytes]) -> list[Placed]:
 
 def _leased(raw: list[Any]) -> Leased:
     rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
-    leases = [Lease(job_id.decode(), _header(header), payload) for job_id, header, payload in rows]
-    return Leased(raw[0].decode(), bool(raw[1]), leases)
+    leases, unreadable = [], []
+    for job_id, header, payload in rows:
+        try:
+            leases.append(Lease(job_id.decode(), _header(header), payload))
+        except (msgspec.MsgspecError, TypeError):
+            unreadable.append(job_id.decode())
+    return Leased(raw[0].decode(), bool(raw[1]), leases, unreadable)
 
 
 def _watched(raw: list[bytes]) -> list[Watched]:

@@ -45,8 +45,8 @@ class Keys:
     """The names of one namespace's keys and channels."""
 
     def __init__(self, namespace: str) -> None:
-        if not _NAME.match(namespace):
-            raise BadOption(f"namespace {namespace[:60]!r}: use 1 to 100 letters, digits and . _ : / -")
+        if not isinstance(namespace, str) or not _NAME.match(namespace):
+            raise BadOption(f"namespace {str(namespace)[:60]!r}: use 1 to 100 letters, digits and . _ : / -")
         self.namespace = namespace
         self.prefix = f"penstock:{{{namespace}}}:"
 

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
+from penstock.errors import PenstockError
 from penstock.job import Attempt, Header
 
 _header = msgspec.msgpack.Decoder(Header).decode
@@ -164,9 +165,14 @@ def _moment(milliseconds: int) -> str:
 
 def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     header, payload, result, attempts = found
-    if header is None:
+    if not header:
         return None
-    return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
+    try:
+        return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
+    except msgspec.MsgspecError as error:
+        raise PenstockError(
+            f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"
+        ) from None
 
 
 def _triples(values: list[str | int]) -> list[tuple[str | int, ...]]:

@@ -15,13 +15,14 @@ from typing import Any, Final
 from penstock.engine.engine import Engine, Leased
 from penstock.engine.link import Call
 from penstock.errors import PenstockError
-from penstock.worker.outcome import Done, tell
+from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
 from penstock.worker.run import Runner, Running
 from penstock.worker.settle import Settled, settle
 
 log = logging.getLogger("penstock.worker")
 
 TRIPS: Final = 2  #: on their way at once
+BYTES: Final = 4 * 2**20  #: of results in one trip
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
 
 
@@ -78,6 +79,7 @@ class Fetcher:
         self.finished = 0
         self._numbers = Numbers()
         self._outcomes: list[Settled] = []
+        self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
         self._more = True  #: there may be work that was not asked for yet
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
@@ -97,24 +99,29 @@ class Fetcher:
     def cancel(self, job_id: str) -> None:
         """Somebody asked for this job to be cancelled."""
         running = self.running.get(job_id)
-        if running is not None:
+        if running is None:
+            if self._asked:
+                self._early.add(job_id)  # it may be in an answer that is on its way
+        else:
             running.context.cancelling = True
             running.stop()
 
     async def run(self) -> None:
         """Round after round until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(TRIPS):
-                group.create_task(self._rounds())
+            for trip in range(TRIPS):
+                group.create_task(self._rounds(LOOK if trip == 0 else None))
 
-    async def _rounds(self) -> None:
+    async def _rounds(self, look: float | None) -> None:
         pause = 0.05
         while True:
             try:
-                await self._round()
+                await self._round(look)
                 pause = 0.05
-            except PenstockError as error:
-                log.warning("the engine is not reachable, %d runs wait to be settled: %s", len(self._outcomes), error)
+            except Exception as error:
+                known = isinstance(error, PenstockError)
+                text = "a round failed, %d runs wait to be settled: %s"
+                log.warning(text, len(self._outcomes), error, exc_info=None if known else error)
                 pause = min(pause * 2, 2.0)
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
                 self.look()
@@ -132,27 +139,34 @@ class Fetcher:
             async with asyncio.timeout(0.05):
                 await self._settled.wait()
 
-    async def _round(self) -> None:
+    async def _round(self, look: float | None) -> None:
         want = 0 if self.draining or not self._more else self._room()
-        outcomes, self._outcomes = self._outcomes, []
+        outcomes = self._take()
         if not outcomes and want <= 0:
-            await self._sleep()
+            await self._sleep(look)
             return
+        self._asked += max(want, 0)
+        try:
+            await self._trip(outcomes, want)
+        finally:
+            self._asked -= max(want, 0)
+            if not self._asked:
+                self._early.clear()
+
+    async def _trip(self, outcomes: list[Settled], want: int) -> None:
         settles = settle(self._engine, outcomes)
         calls: list[Call[Any]] = [call for _, call in settles]
         numbers, number, worker = self._numbers, 0, self.worker
         if want > 0:
             number = numbers.take()
             calls.append(self._lease(number, want))
-        self._news, self._asked = False, self._asked + max(want, 0)
+        self._news = False
         try:
             answers = await self._engine.link.together(*calls)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
             numbers.give_back(number)
             raise
-        finally:
-            self._asked -= max(want, 0)
         for (runs, call), answer in zip(settles, answers, strict=False):
             self._check(runs, call.decode(answer))
         self.busy -= len(outcomes)
@@ -162,13 +176,25 @@ class Fetcher:
             numbers.answered(number)
             await self._start(calls[-1].decode(answers[-1]), want, worker, number)
 
+    def _take(self) -> list[Settled]:
+        """What is to be settled now: all of it, unless the results are too big for one trip."""
+        size = 0
+        for i, run in enumerate(self._outcomes):
+            size += len(run.outcome.result) if type(run.outcome) is Done else 0
+            if i and size > BYTES:
+                taken, self._outcomes = self._outcomes[:i], self._outcomes[i:]
+                self._wake.set()
+                return taken
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
     def _room(self) -> int:
         """How many jobs to ask for: the free slots that nobody asks for yet, but no more than one trip's half."""
         return min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS))
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, look: float | None) -> None:
         try:
-            async with asyncio.timeout(random.uniform(LOOK * 0.8, LOOK)):  # noqa: S311  (jitter)
+            async with asyncio.timeout(look and random.uniform(look * 0.8, look)):  # noqa: S311  (jitter)
                 await self._wake.wait()
         except TimeoutError:
             self._more = not self.draining
@@ -184,17 +210,24 @@ class Fetcher:
                 await self._unknown()
             return
         self._more = self._news or leased.again or len(leased.leases) >= want
+        for job_id in leased.unreadable:
+            self.busy += 1
+            self._outcomes.append(Settled(worker, number, job_id, Dead("unreadable_header", "{}")))
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)
             running = Running(lease, worker, number, context)
             self.running[lease.id] = running
             self.busy += 1
-            if lease.header.cancelling:
+            if lease.header.cancelling or lease.id in self._early:
                 context.cancelling = running.stopped = True
             running.task = asyncio.create_task(self._run(running))
 
     async def _run(self, running: Running) -> None:
-        outcome = await self._runner.run(running)
+        running.begun = True
+        try:
+            outcome: Outcome = Back() if running.stopped else await self._runner.run(running)
+        except BaseException as error:  # noqa: BLE001  (whatever it was, the slot must be given back and the job settled)
+            outcome = Dead("worker_error", describe(error))
         if type(outcome) is not Done or log.isEnabledFor(logging.DEBUG):
             tell(running.lease, outcome)
         if self.running.get(running.lease.id) is running:

@@ -71,11 +71,12 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
     """The outcome of a run that raised."""
     match error:
         case Snooze():
-            return Later(error.delay, "snoozed")
+            return Later(getattr(error, "delay", 1_000), "snoozed")
         case Bury():
-            return Dead(_clean(error.reason) or "buried", describe(error))
+            return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
     failures, described = lease.header.failures + 1, describe(error)
-    delay = error.delay if isinstance(error, Retry) and error.delay is not None else policy.backoff.after(failures)
+    asked = getattr(error, "delay", None) if isinstance(error, Retry) else None
+    delay = policy.backoff.after(failures) if asked is None else int(asked)
     if not isinstance(error, Retry) and not _worth_another(error, policy):
         return Dead("given_up", described)
     if failures > lease.header.retries:

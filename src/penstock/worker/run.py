@@ -28,7 +28,7 @@ UNKNOWN_TASK_DELAY = 5_000  #: ms until a job whose task this worker does not kn
 class Running:
     """A job that is running here, and how to stop it."""
 
-    __slots__ = ("context", "lease", "number", "stopped", "task", "worker")
+    __slots__ = ("begun", "context", "lease", "number", "stopped", "task", "worker")
 
     def __init__(self, lease: Lease, worker: str, number: int, context: JobContext) -> None:
         self.lease = lease
@@ -36,13 +36,15 @@ class Running:
         self.number = number
         self.context = context
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
         self.stopped = False  #: it was cancelled from outside, so its CancelledError is ours
 
     def stop(self) -> None:
-        """Cancel it where it awaits; a thread can only see the flag."""
-        self.stopped = True
-        if self.task is not None:
-            self.task.cancel()
+        """Cancel it where it awaits, once; a thread can only see the flag, and one that has not begun will not."""
+        if not self.stopped:
+            self.stopped = True
+            if self.begun and self.task is not None:
+                self.task.cancel()
 
 
 class Runner:
@@ -98,7 +100,12 @@ class Runner:
 
     def _plan(self, task: Task[..., Any, Any]) -> Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]:
         """How this task is called: on the loop or in a thread, with all middleware around it. Made once."""
-        call = _on_loop(task.function) if task.is_async else _in_thread(task.function, self._threads)
+        if task.is_async:
+            call = _on_loop(task.function)
+        elif task.options.executor == "async":
+            call = _at_once(task.function)
+        else:
+            call = _in_thread(task.function, self._threads)
         for middleware in reversed(self._program.middlewares):
             call = _wrapped(middleware, call)
         self._plans[task.name] = call
@@ -120,6 +127,13 @@ def _on_loop(function: Callable[..., Any]) -> Plan:
     def call(_context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
         found: Awaitable[Any] = function(*args, **kwargs)
         return found
+
+    return call
+
+
+def _at_once(function: Callable[..., Any]) -> Plan:
+    async def call(_context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
 
     return call
 

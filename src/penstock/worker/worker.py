@@ -13,16 +13,18 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.engine.mailbox import Mailbox
-from penstock.errors import PenstockError
+from penstock.errors import BadOption, PenstockError
+from penstock.options import Queues
 from penstock.program import Program
+from penstock.settings import concurrency as checked_concurrency
 from penstock.worker.fetch import Fetcher
-from penstock.worker.queues import Queues
 from penstock.worker.renew import Renewer
 from penstock.worker.run import Runner
 from penstock.worker.timer import Timer
 
 log = logging.getLogger("penstock.worker")
 
+SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
 
 
@@ -39,10 +41,12 @@ class Worker:
         grace: float = GRACE,
     ) -> None:
         self._program = program
-        names = queues.split(",") if isinstance(queues, str) else queues or program.settings.queues
-        self._queues = Queues(names)
-        self._concurrency = concurrency or program.settings.concurrency
-        self._life = life or program.settings.lease
+        names = program.settings.queues if queues is None else queues
+        self._queues = Queues(names.split(",") if isinstance(names, str) else names)
+        self._concurrency = program.settings.concurrency if concurrency is None else checked_concurrency(concurrency)
+        self._life = program.settings.lease if life is None else life
+        if self._life < SHORTEST:
+            raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
         self._grace = grace
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
@@ -102,6 +106,7 @@ class Worker:
         self._mail: asyncio.Task[None] | None = None
         await self._begin()
         self._renewer.start()
+        stack.callback(self._renewer.stop)  # whatever happens while it stops: nobody lives on without its loops
         self._loops = [asyncio.create_task(self._fetcher.run()), asyncio.create_task(self._timer.run())]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))

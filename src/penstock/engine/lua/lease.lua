@@ -37,7 +37,14 @@ if more and #ids < want then answer[2] = 1 end
 local headers, start, size = read(ids), {}, 0
 for i = 1, #ids do
   local id, h = ids[i], headers[i]
-  if not h or h[STATE] ~= 'ready' then
+  if spoilt[id] then
+    local lost = decode(BLANK)
+    lost[QUEUE], lost[CREATED], lost[REASON] = string.match(lines[id], '^[^\31]*'), now, 'unreadable_header'
+    drop(ready, lines[id])
+    tally(deltas, lost[QUEUE], 'ready', -1)
+    move('bury', id, lost, 'dead', 'unreadable_header')
+    answer[2] = 1
+  elseif not h or h[STATE] ~= 'ready' then
     drop(ready, lines[id])
     answer[2] = 1
   elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then

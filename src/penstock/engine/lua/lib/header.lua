@@ -13,7 +13,8 @@ local function checked(raw, n)
   local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[DUE] + h[EXPIRES] + h[SIZE] + h[KEEP] + h[FAILURES] + h[CRASHES]
     + h[STARTS] + h[RELEASES] + h[GENERATION] + h[STARTED] + h[COMPACT] + h[FENCE]
     + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[CLAIM] + #h[LAST] + #h[REASON]
-  return type(h[STATE]) == 'string' and h[FIELDS] ~= nil and h or nil
+  local texts = type(h[STATE]) == 'string' and type(h[QUEUE]) == 'string' and type(h[TASK]) == 'string'
+  return texts and h[FIELDS] ~= nil and h or nil
 end
 
 -- decode(raw) → a header, or nil if it is none. It is a msgpack array, read as the values that follow its three bytes of
