@@ -1,7 +1,6 @@
 """Sending jobs: what is enqueued at the same moment travels together."""
 
 import asyncio
-import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -22,13 +21,15 @@ class Producer:
     def __init__(self, engine: Engine, deadline: float) -> None:
         self._engine = engine
         self._deadline = deadline
-        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+        self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
 
     async def enqueue(self, job: NewJob) -> Placed:
         """Send one job, together with all others of this tick."""
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
+            for ended in [one for one in self._lines if one.is_closed()]:
+                del self._lines[ended]
             line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
         return await line.enqueue(job)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import weakref
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
@@ -18,13 +17,15 @@ class Waiter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = weakref.WeakKeyDictionary()
+        self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
 
     async def wait(self, job_id: str) -> Watched:
         """How the job ended, or `missing`."""
         loop = asyncio.get_running_loop()
         desk = self._desks.get(loop)
         if desk is None:
+            for ended in [one for one in self._desks if one.is_closed()]:
+                del self._desks[ended]
             desk = self._desks[loop] = _Desk(self._engine, loop)
         return await desk.wait(job_id)
 

@@ -266,7 +266,7 @@ def _leased(raw: list[Any]) -> Leased:
             leases.append(Lease(job_id.decode(), _header(header), payload))
         except (msgspec.MsgspecError, TypeError):
             unreadable.append(job_id.decode())
-    return Leased(raw[0].decode(), bool(raw[1]), leases, unreadable)
+    return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
 
 
 def _watched(raw: list[bytes]) -> list[Watched]:
