@@ -34,6 +34,7 @@ class Envelope(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True)
     backoff: list[Any] = []
     retry_on: list[str] | None = None
     give_up_on: list[str] | None = None
+    redact: list[str] = []
 
 
 open_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -210,8 +211,8 @@ def shown_arguments(payload: bytes | None, redact: Collection[str] = ()) -> dict
     if not payload:
         return None
     try:
-        arguments = _decode_any(open_envelope(payload).args)
-        shown: dict[str, Any] = _redacted(arguments, redact)
+        envelope = open_envelope(payload)
+        shown: dict[str, Any] = _redacted(_decode_any(envelope.args), {*redact, *envelope.redact})
     except (msgspec.MsgspecError, RecursionError):
         return {"": "(cannot be shown)"}
     return shown

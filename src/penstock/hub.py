@@ -1,6 +1,7 @@
 """One app's way to its server: engine, views, producer and waiter on one endpoint, opened with the first use."""
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Coroutine
@@ -28,6 +29,7 @@ class Hub:
         slot_key = f"penstock:{{{namespace}}}:meta".encode()
         self.endpoint = Endpoint(parse(url), slot_key=slot_key, deadline=deadline * 0.4, socket_timeout=deadline * 0.5)
         self.engine = Engine(self.endpoint, namespace, deadline=deadline * 0.9)
+        self._token = secrets.token_hex(6)
         self.views = Views(self.engine)
         self.producer = Producer(self.engine, deadline)
         self.waiter = Waiter(self.engine)
@@ -53,7 +55,8 @@ class Hub:
     def wait_sync(self, job_id: str, timeout: float | None) -> Watched:
         """How a job ended, from blocking code: told by the server on a connection of its own."""
         until = None if timeout is None else time.monotonic() + timeout
-        name = "c-" + secrets.token_hex(8)
+        # One name for all waiting of this process: whoever is told looks whether it was meant.
+        name = f"c-{self._token}-{os.getpid()}"
         while True:
             try:
                 return self._listen(name, job_id, until)

@@ -151,6 +151,7 @@ class Task(Generic[P, R, T]):
             backoff=list(pack(options.backoff)) if "backoff" in changed else [],
             retry_on=list(options.retry_on or ()) if "retry_on" in changed else None,
             give_up_on=list(options.give_up_on) if "give_up_on" in changed else None,
+            redact=list(options.redact) if "redact" in changed else [],
         )
 
     def _unique_key(self, bound: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ from penstock import (
 from penstock.engine.engine import Leased
 from penstock.job import Header
 from penstock.worker.fetch import Fetcher
-from tests.api.looks import eventually, in_state, own_app
+from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.servers import Server, running
@@ -544,3 +545,50 @@ async def test_an_idle_worker_sends_less_than_a_command_per_second_in_the_long_r
         before = await commands(app)
         await asyncio.sleep(30)
         assert (await commands(app) - 1 - before) / 30 < 1
+
+
+def test_a_loop_that_has_ended_is_not_kept(url: str) -> None:
+    app = Penstock(namespace(), url=url)
+    loops: list[Any] = []
+
+    @app.task
+    async def echo(x: int) -> int:
+        return x
+
+    async def once() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await echo.enqueue(1)
+        with contextlib.suppress(JobNotFound):
+            await echo.job("nobody").result()
+
+    for _ in range(3):
+        asyncio.run(once())
+    gc.collect()
+    app.close()
+    assert sum(loop() is not None for loop in loops) <= 1
+
+
+async def test_what_a_call_redacts_is_hidden_from_everybody(app: Penstock) -> None:
+    @app.task
+    async def pay(pin: str) -> None: ...
+
+    job = await pay.using(redact=["pin"]).enqueue("1234")
+    async with twin(app) as elsewhere:
+        for handle in (await app.get_job(job.id), await elsewhere.get_job(job.id)):
+            assert (await handle.status()).arguments == {"pin": "[redacted]"}
+
+
+async def test_asking_again_and_again_leaves_one_name_to_be_told(app: Penstock) -> None:
+    @app.task(delay="1h")
+    async def later() -> None: ...
+
+    job = await later.enqueue()
+
+    def ask() -> None:
+        for _ in range(50):
+            with contextlib.suppress(TimeoutError):
+                job.result_sync(timeout=0.001)
+
+    await asyncio.to_thread(ask)
+    waiting = await (await raw(app.hub.engine)).hget(app.hub.engine.keys("waiting"), job.id)
+    assert waiting.count(b"\x1f") <= 2
