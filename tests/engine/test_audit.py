@@ -10,16 +10,15 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import populate, raw, rewrite, spoil
-from tests.servers import Server
 
 Break = Callable[[Engine, Any], Awaitable[object]]
 RANK = "50" + "0" * 14
 
 
 @pytest.fixture
-async def engine(single: Server, clock: Clock) -> AsyncIterator[Engine]:
+async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
     """As everywhere, but nobody looks at its end; the audit reads one node, so one kind of server will do."""
-    made = open_engine(single.url, namespace(), clock)
+    made = open_engine(url, namespace(), clock)
     yield made
     await (await raw(made)).delete(*made.all_keys(), made.keys("foreign"))
     await made.link.endpoint.aclose()

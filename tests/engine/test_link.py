@@ -114,9 +114,9 @@ async def test_an_error_in_a_script_is_raised_and_not_sent_again(engine: Engine)
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"init"}))
-async def test_a_layout_that_is_not_known_is_refused_and_not_touched(single: Server, verb: str) -> None:
+async def test_a_layout_that_is_not_known_is_refused_and_not_touched(url: str, verb: str) -> None:
     clock = Clock()
-    engine = open_engine(single.url, namespace(), clock)
+    engine = open_engine(url, namespace(), clock)
     call = await SCENARIOS[verb](engine, clock)
     client = await raw(engine)
     await client.hset(engine.keys("meta"), "schema", "99")
