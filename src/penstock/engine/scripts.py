@@ -109,6 +109,7 @@ def _constants() -> dict[str, str]:
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
     return fields | {
         "FIELDS": str(FIELDS),
+        "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
         "SCHEMA": f"'{SCHEMA}'",
         "SEP": "'\\31'",
         "AFTER": "' '",

@@ -132,11 +132,12 @@ class Fetcher:
             self._settled.clear()
             await self._settled.wait()
 
-    async def moved(self) -> None:
-        """Until a round settled something, or for a moment."""
-        self._settled.clear()
+    async def quiet(self) -> None:
+        """Until nothing runs here, or for a moment."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0.05):
+                await asyncio.sleep(0)
+                await self.drained()
                 await self._settled.wait()
 
     async def _round(self, look: float | None) -> None:

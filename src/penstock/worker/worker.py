@@ -76,8 +76,6 @@ class Worker:
         """Until nothing is ready or running in its queues; what is paused or scheduled for later stays."""
         views = self._program.hub().views
         while True:
-            self._timer.rearm()
-            await asyncio.sleep(0)
             await self._engine.promote()
             counts, paused = await views.counts(), await views.queues()
             every = self._queues.names == ["*"]
@@ -85,7 +83,7 @@ class Worker:
             if not any(counts.get(name, {}).get(state) for name in names for state in ("ready", "running")):
                 return
             self._fetcher.look()
-            await self._fetcher.moved()
+            await self._fetcher.quiet()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         hub = self._program.hub()

@@ -5,6 +5,7 @@ local deltas = {}        -- queue → state → change of its count
 local sums = {}          -- queue → measure → milliseconds
 local groups = {}        -- of the event: { verb, queue, task, { id, attempt, note, … } }; also by these three
 local group              -- the last one written to
+local sizes = {}         -- group → values in its list; # would search for the end each time
 local arrivals = {}      -- queue → how many became ready
 local ended = {}         -- ids of jobs that finished
 local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
@@ -31,7 +32,8 @@ local function note(verb, id, h, text)
     end
   end
   local rows = group[4]
-  local n = #rows
+  local n = sizes[group] or 0
+  sizes[group] = n + 3
   local attempt = h[FAILURES] + h[CRASHES] + ((h[STATE] == 'running' or h[STATE] == 'done') and 1 or 0)
   rows[n + 1], rows[n + 2], rows[n + 3] = id, attempt, text or ''
 end
@@ -89,7 +91,7 @@ local function move(verb, id, h, state, text)
   if h[STATE] ~= '' then leave(id, h) end
   h[STATE], h[SINCE] = state, now
   enter(id, h)
-  guard(id, h, waited, unfinished)
+  if h[EXPIRES] > 0 or h[UNIQUE] ~= '' then guard(id, h, waited, unfinished) end
   note(verb, id, h, text)
   return save(id, h)
 end

@@ -26,7 +26,7 @@ local function set(key, field, value) put(4, 'HSET', key, field, value) end
 
 local function save(id, h)
   local n = #h
-  local packed = string.char(220, 0, n) .. cmsgpack.pack(unpack(h, 1, n))
+  local packed = (n == FIELDS and LENGTH or string.char(220, 0, n)) .. cmsgpack.pack(unpack(h, 1, n))
   put(2, 'HSET', jobs, id, packed)
   return packed
 end
