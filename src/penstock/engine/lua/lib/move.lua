@@ -48,26 +48,6 @@ local function tail(h)
   h[SEQ] = sequence
 end
 
-local function leave(id, h)
-  local key, _, member = place(id, h)
-  drop(key, member)
-  tally(deltas, h[QUEUE], h[STATE], -1)
-  if h[STATE] == 'running' then
-    if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
-    tally(sums, h[QUEUE], 'run', now - h[STARTED])
-    h[CLAIM], h[CANCELLING] = '', 0
-  end
-end
-
-local function enter(id, h)
-  local key, score, member = place(id, h)
-  add(key, score, member)
-  tally(deltas, h[QUEUE], h[STATE], 1)
-  if h[STATE] == 'ready' then arrivals[h[QUEUE]] = (arrivals[h[QUEUE]] or 0) + 1 end
-  if key == scheduled then alarm(scheduled, score) end
-  if key == finished or key == dead then ended[#ended + 1] = id end
-end
-
 -- guard(id, h, waited, unfinished): what a job holds while it is unfinished or waits: its unique key, its expiry.
 local function guard(id, h, waited, unfinished)
   local yet = waits(h)
@@ -84,13 +64,38 @@ local function guard(id, h, waited, unfinished)
   end
 end
 
--- move(verb, id, h, state, text) → the packed header. A new job comes from the state ''.
+-- move(verb, id, h, state, text) → the packed header. A new job comes from the state ''. One function, written out: it is
+-- what every script spends its time in, and calls of small functions would take half of that.
 local function move(verb, id, h, state, text)
-  local waited = waits(h)
-  local unfinished = waited or h[STATE] == 'running'
-  if h[STATE] ~= '' then leave(id, h) end
+  local old, queue = h[STATE], h[QUEUE]
+  local waited = old == 'ready' or old == 'scheduled' or old == 'held'
+  local unfinished = waited or old == 'running'
+  local counted = deltas[queue]
+  if not counted then
+    counted = {}
+    deltas[queue] = counted
+  end
+  if old ~= '' then
+    local key, _, member = place(id, h)
+    put(3, 'ZREM', key, member)
+    counted[old] = (counted[old] or 0) - 1
+    if old == 'running' then
+      if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
+      tally(sums, queue, 'run', now - h[STARTED])
+      h[CLAIM], h[CANCELLING] = '', 0
+    end
+  end
   h[STATE], h[SINCE] = state, now
-  enter(id, h)
+  local key, score, member = place(id, h)
+  put(4, 'ZADD', key, score, member)
+  counted[state] = (counted[state] or 0) + 1
+  if state == 'ready' then
+    arrivals[queue] = (arrivals[queue] or 0) + 1
+  elseif state == 'scheduled' then
+    alarm(scheduled, score)
+  elseif state ~= 'running' then
+    ended[#ended + 1] = id
+  end
   if h[EXPIRES] > 0 or h[UNIQUE] ~= '' then guard(id, h, waited, unfinished) end
   note(verb, id, h, text)
   return save(id, h)
