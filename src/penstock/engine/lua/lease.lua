@@ -38,11 +38,10 @@ local headers, start, size = read(ids), {}, 0
 for i = 1, #ids do
   local id, h = ids[i], headers[i]
   if spoilt[id] then
-    local lost = decode(BLANK)
-    lost[QUEUE], lost[CREATED], lost[REASON] = string.match(lines[id], '^[^\31]*'), now, 'unreadable_header'
+    local queue = string.match(lines[id], '^[^\31]*')
     drop(ready, lines[id])
-    tally(deltas, lost[QUEUE], 'ready', -1)
-    move('bury', id, lost, 'dead', 'unreadable_header')
+    tally(deltas, queue, 'ready', -1)
+    quarantine(id, queue)
     answer[2] = 1
   elseif not h or h[STATE] ~= 'ready' then
     drop(ready, lines[id])

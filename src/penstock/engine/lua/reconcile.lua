@@ -46,12 +46,10 @@ local function mend(id, h)
 end
 
 -- A header that cannot be understood: its payload goes to the dead letter, or, without one, the field is dropped.
-local function quarantine(id)
+local function unreadable(id)
   if call('HEXISTS', payloads, id) == 0 then return fix(erase, jobs, id) end
-  local h = decode(BLANK)
-  h[CREATED], h[REASON] = now, 'unreadable_header'
-  call('HSETNX', queues, h[QUEUE], '')
-  fix(move, 'bury', id, h, 'dead', 'unreadable_header')
+  mended = mended + 1
+  call('HSETNX', queues, quarantine(id)[QUEUE], '')
 end
 
 -- belongs[part](member, value, id, h) → may it stay?
@@ -104,7 +102,7 @@ for i, id in ipairs(ids) do
   local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
   if member ~= '' then
     if part == 'jobs' then
-      if h then mend(id, h) else quarantine(id) end
+      if h then mend(id, h) else unreadable(id) end
     elseif not belongs[part](member, value, id, h) then
       fix(hashes[part] and erase or drop, key, member)
     end

@@ -101,6 +101,14 @@ local function move(verb, id, h, state, text)
   return save(id, h)
 end
 
+-- quarantine(id, queue): what is stored is no header; its payload goes to the dead letter under a blank one.
+local function quarantine(id, queue)
+  local h = decode(BLANK)
+  h[QUEUE], h[CREATED], h[REASON] = queue or h[QUEUE], now, 'unreadable_header'
+  move('bury', id, h, 'dead', 'unreadable_header')
+  return h
+end
+
 local function mail(to, text) return call('SPUBLISH', prefix .. to, text) end
 
 -- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
