@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,12 @@ class Pool(redis.asyncio.ConnectionPool):
     async def drop_idle(self) -> None:
         # Taken out of the pool before the first await: a connection must not be closed while another task picks it up.
         idle, self._available_connections = self._available_connections, []
-        await asyncio.gather(*(connection.disconnect(nowait=True) for connection in idle), return_exceptions=True)
+        await _close(idle)
 
     async def retire(self) -> None:
         """Close everything; whoever still holds the client makes connections that close after use."""
         self._retired = True
-        busy = list(self._in_use_connections)
-        await asyncio.gather(*(connection.disconnect(nowait=True) for connection in busy), return_exceptions=True)
+        await _close(self._in_use_connections)
         await self.drop_idle()
 
     def abandon(self) -> None:
@@ -72,6 +71,17 @@ class Pool(redis.asyncio.ConnectionPool):
         await super().release(connection)
         if self._retired:
             await self.drop_idle()
+
+
+async def _close(connections: Iterable[AsyncAbstractConnection]) -> None:
+    """Close at once: a TLS connection that waits for the server's goodbye may outlive its loop."""
+    connections = list(connections)
+    writers = [connection._writer for connection in connections]  # noqa: SLF001 - disconnecting forgets it
+    await asyncio.gather(*(connection.disconnect(nowait=True) for connection in connections), return_exceptions=True)
+    for writer in writers:
+        if writer is not None:
+            writer.transport.abort()
+    await asyncio.sleep(0)
 
 
 def open_async(node: Node) -> tuple[redis.asyncio.Redis, Pool]:
