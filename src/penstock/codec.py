@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 
@@ -55,6 +56,7 @@ class Signature:
         empty = inspect.Parameter.empty
         plain = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
         self._required = {p.name for p in self.parameters.values() if p.default is empty and p.kind not in plain}
+        self._optional = len(self._required) < len(self.parameters)
         self._known = set(self.parameters) - {self._star, self._extra}
         self._simple = self._star is None and self._extra is None and not self._only_positional
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
@@ -97,9 +99,9 @@ class Signature:
             found = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
-        values = {
-            name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not msgspec.UNSET
-        }
+        values = asdict(found)
+        if self._optional:
+            values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if self._simple:
             return [], values
         return self._spread(values)

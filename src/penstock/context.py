@@ -37,21 +37,21 @@ class JobContext:
 
     @property
     def task(self) -> str:
-        return self._lease.header.task
+        return self._lease.found.ready.task
 
     @property
     def queue(self) -> str:
-        return self._lease.header.queue
+        return self._lease.found.ready.queue
 
     @property
     def attempt(self) -> int:
         """1 for the first run."""
-        return self._lease.header.attempt
+        return self._lease.attempt
 
     @property
     def fence(self) -> int:
         """Grows with every start of any job of the app; a resource may refuse an older one."""
-        return self._lease.header.fence
+        return self._lease.found.fence
 
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far it has come; StaleLease if the job is no longer this attempt's."""

@@ -242,7 +242,7 @@ async def test_retries_wait_as_the_backoff_says_and_then_the_job_is_dead(app: Pe
 async def test_a_list_of_delays_is_followed_and_its_last_repeats(app: Penstock) -> None:
     starts: list[float] = []
 
-    @app.task(retries=3, backoff=["10ms", "80ms"])
+    @app.task(retries=3, backoff=["10ms", "300ms"])
     async def fail() -> None:
         starts.append(time.monotonic())
         raise ValueError
@@ -252,7 +252,8 @@ async def test_a_list_of_delays_is_followed_and_its_last_repeats(app: Penstock) 
         with pytest.raises(JobFailed):
             await job.result(timeout=10)
     waits = [after - before for before, after in itertools.pairwise(starts)]
-    assert [0.01 <= waits[0] < 0.07, waits[1] >= 0.08, waits[2] >= 0.08] == [True] * 3
+    assert 0.01 <= waits[0] < min(waits[1:])
+    assert min(waits[1:]) >= 0.3
 
 
 async def test_a_retry_is_scheduled_with_an_attempt_behind_it(app: Penstock) -> None:

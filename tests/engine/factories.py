@@ -68,7 +68,7 @@ class TestWorker:
 
 def call_of(lease: Lease) -> int:
     """The call number of the attempt that holds this lease."""
-    return int(lease.header.claim.split("\x1f")[1])
+    return int(lease.found.claim.split("\x1f")[1])
 
 
 # Whole situations

@@ -28,8 +28,9 @@ async def test_a_job_runs_under_the_name_of_the_call_that_took_it(engine: Engine
     queued = await header_of(engine, "a")
     clock.advance(500)
     leased = await engine.lease(worker.name, 3)
-    ((job_id, header, payload),) = leased.leases
-    assert (leased.word, leased.again, job_id, payload) == ("ok", False, "a", b"bytes")
+    (lease,) = leased.leases
+    header = lease.header
+    assert (leased.word, leased.again, lease.id, lease.payload) == ("ok", False, "a", b"bytes")
     assert (header.state, header.claim, header.starts, header.attempt) == ("running", "w\x1f3", 1, 1)
     assert header.started == header.since == clock()
     assert (header.unique, header.retries, header.seq, header.created) == ("u", 7, queued.seq, queued.created)

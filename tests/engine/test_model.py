@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.engine.audit import Finding, audit, place
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.job import Attempt, Header
+from penstock.job import Attempt, read_header
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import LIFE, new_job
 from tests.engine.model import WAITING, Model
@@ -41,9 +41,8 @@ found[#KEYS] = redis.call('XLEN', KEYS[#KEYS])
 found[#KEYS + 1] = redis.call('XREVRANGE', KEYS[#KEYS], '+', '-', 'COUNT', 1)
 return found
 """
-_header = msgspec.msgpack.Decoder(Header).decode
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
-_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, list[Any]]]]).decode
+_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
 
 # What at least 60 of 300 runs come across: if one is missing, the steps have become blind.
 OFTEN = {
@@ -101,7 +100,7 @@ def _named(rows: list[bytes]) -> dict[str, bytes]:
 def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
     return {name: {member: int(score) for member, score in found[name].items()} for name in ZSETS} | {
         "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "grace", "seen")},
-        "jobs": {job_id: _header(raw) for job_id, raw in found["jobs"].items()},
+        "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},
         "queues": {name: value == b"paused" for name, value in found["queues"].items()},
@@ -111,8 +110,10 @@ def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
 
 
 def _told(raw: bytes) -> dict[tuple[str, str], list[Any]]:
-    groups = [(verb, queue, zip(*[iter(cells)] * 3, strict=True)) for verb, queue, _, cells in _event(raw)[1]]
-    return {(verb, queue): list(rows) for verb, queue, rows in groups}
+    told: dict[tuple[str, str], list[Any]] = {}
+    for verb, queue, _, attempt, note, ids in _event(raw)[1]:
+        told.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
+    return {name: sorted(rows) for name, rows in told.items()}
 
 
 def expected(model: Model) -> dict[str, Any]:
@@ -244,14 +245,15 @@ class Machine(RuleBasedStateMachine):
             self.given += [(args[0], args[1], job_id) for job_id in answer[2]]
         assert answer == want, verb
         if self.model.told:
-            self.events, self.told, self.model.told = self.events + 1, self.model.told, {}
+            told = {name: sorted(rows) for name, rows in self.model.told.items()}
+            self.events, self.told, self.model.told = self.events + 1, told, {}
         self.world.seen.update(f"{verb}: {word}" for word in _words(answer))
         self.sent.append(Sent(verb, args, options, answer))
         return answer
 
     def _ids(self, leased: Any) -> tuple[str, bool, list[str]]:
-        for job_id, header, payload in leased.leases:
-            assert (header, payload) == (self.model.jobs[job_id], self.model.payloads[job_id])
+        for lease in leased.leases:
+            assert (lease.header, lease.payload) == (self.model.jobs[lease.id], self.model.payloads[lease.id])
         return leased.word, leased.again, [lease.id for lease in leased.leases]
 
     @invariant()

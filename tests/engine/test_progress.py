@@ -21,6 +21,7 @@ async def test_it_changes_nothing_but_itself_and_the_events(engine: Engine) -> N
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     (lease,) = await worker.lease()
+    await rewrite(engine, "a")  # in the form in which progress stores it
     before = await dump(engine)
     await engine.progress(worker.name, "a", call_of(lease), "[1,2]")
     await rewrite(engine, "a", progress="")

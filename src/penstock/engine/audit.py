@@ -12,9 +12,8 @@ import msgspec
 
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
-from penstock.job import FINISHED, WAITING, Header
+from penstock.job import FINISHED, WAITING, Header, read_header
 
-_header = msgspec.msgpack.Decoder(Header).decode
 _PAGE = 500
 _INDEXES = ("ready", "scheduled", "leases", "dead", "finished", "tombs")
 _BY_TIME = ("scheduled", "timers", "workers", "retired", "dead", "finished", "tombs")
@@ -119,7 +118,7 @@ class _Audit:
             headers = {}
             for job_id, raw in page:
                 try:
-                    headers[job_id.decode()] = _header(raw)
+                    headers[job_id.decode()] = read_header(raw)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     self._report("header", job_id, f"cannot be read: {error}")
             await self._check_page(headers)
@@ -272,6 +271,6 @@ def _job_of(member: bytes) -> str:
 
 def _readable(raw: bytes | None) -> Header | None:
     try:
-        return _header(raw) if raw is not None else None
+        return read_header(raw) if raw is not None else None
     except msgspec.MsgspecError:
         return None

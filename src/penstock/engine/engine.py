@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.engine.keys import KINDS, Keys
 from penstock.engine.link import Argument, Call, Link
-from penstock.job import Attempt, Header
+from penstock.job import Attempt, Header, Running, read_header, read_leased
 from penstock.server.connect import Endpoint
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
@@ -19,7 +19,6 @@ ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
-_header = msgspec.msgpack.Decoder(Header).decode
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -48,12 +47,22 @@ class Due(NamedTuple):
     now: int
 
 
-class Lease(NamedTuple):
+class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     """A worker's hold on a job."""
 
     id: str
-    header: Header
+    found: Running
     payload: bytes
+
+    @property
+    def header(self) -> Header:
+        """As it is while the job runs; `found.ready` is at hand without putting this together."""
+        return self.found.header()
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self.found.ready.failures + self.found.ready.crashes + 1
 
 
 class Leased(NamedTuple):
@@ -263,8 +272,8 @@ def _leased(raw: list[Any]) -> Leased:
     leases, unreadable = [], []
     for job_id, header, payload in rows:
         try:
-            leases.append(Lease(job_id.decode(), _header(header), payload))
-        except (msgspec.MsgspecError, TypeError):
+            leases.append(Lease(job_id.decode(), read_leased(header), payload))
+        except (msgspec.MsgspecError, TypeError, IndexError):
             unreadable.append(job_id.decode())
     return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
 
@@ -272,7 +281,7 @@ def _leased(raw: list[Any]) -> Leased:
 def _watched(raw: list[bytes]) -> list[Watched]:
     rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
     return [
-        Watched(state.decode(), _header(header) if header else None, result, _history(attempts) if attempts else [])
+        Watched(state.decode(), read_header(header) if header else None, result, _history(attempts) if attempts else [])
         for state, header, result, attempts in rows
     ]
 

@@ -12,7 +12,7 @@ from penstock.errors import BadOption
 
 KINDS: Final[dict[str, str]] = {
     "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten
-    "jobs": "hash",  # id → header, msgpack of job.Header: the truth that the rest can be rebuilt from
+    "jobs": "hash",  # id → header, msgpack of job.Header, Running or Done: the truth that the rest can be rebuilt from
     "payloads": "hash",  # id → opaque bytes; gone when the job is done
     "results": "hash",  # id → opaque bytes
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
@@ -34,7 +34,7 @@ KINDS: Final[dict[str, str]] = {
     "idle": "zset",  # lexical: queue or *, worker that waits for work
     "counts": "hash",  # queue, state → how many
     "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait or run → ms
-    "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, [id, attempt, note, …]], …]]
+    "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, attempt, note, ids], …]]
 }
 
 SEPARATOR: Final = "\x1f"

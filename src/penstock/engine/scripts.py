@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.job import DELAY_BELOW, Header
+from penstock.job import DELAY_BELOW, DONE, RUNNING, Header
 
 SCHEMA: Final = "1"
 FIELDS: Final = 30  #: of a header in this layout; fields that later versions add come after these and may be missing
@@ -109,7 +109,11 @@ def _constants() -> dict[str, str]:
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
     return fields | {
         "FIELDS": str(FIELDS),
+        "HOT": str(Header.__struct_fields__.index("started") + 1),
         "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
+        "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
+        "IS_RUNNING": f"'\\{RUNNING}'",
+        "IS_DONE": f"'\\{DONE}'",
         "SCHEMA": f"'{SCHEMA}'",
         "SEP": "'\\31'",
         "AFTER": "' '",

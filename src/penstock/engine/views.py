@@ -11,11 +11,10 @@ import msgspec
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.errors import PenstockError
-from penstock.job import Attempt, Header
+from penstock.job import Attempt, Header, read_header
 
-_header = msgspec.msgpack.Decoder(Header).decode
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
-_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, list[str | int]]]]).decode
+_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
 _node = msgspec.msgpack.Decoder(tuple[str, list[str], int, int]).decode
 
 
@@ -141,7 +140,7 @@ class Views:
             for job_id, raw in page.items():
                 if job_id:
                     with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # the audit reports those
-                        yield job_id.decode(), _header(raw)
+                        yield job_id.decode(), read_header(raw)
             if cursor == 0:
                 return
 
@@ -168,21 +167,17 @@ def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     if not header:
         return None
     try:
-        return Record(job_id, _header(header), payload, result, _history(attempts) if attempts else [])
+        return Record(job_id, read_header(header), payload, result, _history(attempts) if attempts else [])
     except msgspec.MsgspecError as error:
         raise PenstockError(
             f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"
         ) from None
 
 
-def _triples(values: list[str | int]) -> list[tuple[str | int, ...]]:
-    return list(zip(values[::3], values[1::3], values[2::3], strict=True))
-
-
 def _lines(entry_id: str, raw: bytes) -> list[Event]:
     now, groups = _event(raw)
     return [
-        Event(entry_id, now, verb, queue, task, str(job), int(attempt), str(note))
-        for verb, queue, task, lines in groups
-        for job, attempt, note in _triples(lines) or [("", 0, "")]  # of a whole queue: pause, resume
+        Event(entry_id, now, verb, queue, task, job, attempt, note)
+        for verb, queue, task, attempt, note, ids in groups
+        for job in ids.split(SEPARATOR)  # one without a name is of a whole queue: pause, resume
     ]

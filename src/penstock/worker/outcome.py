@@ -6,6 +6,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from penstock.backoff import Backoff, Delays
 from penstock.engine.engine import Lease
 from penstock.options import exception_name
@@ -18,15 +20,13 @@ MESSAGE: Final = 2_000  #: characters of an error's message that are kept
 TRACE: Final = 16_000  #: characters of its traceback
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, gc=False):
     """It returned."""
 
     result: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True, gc=False):
     """It failed and is tried again after a delay in ms."""
 
     delay: int
@@ -34,24 +34,21 @@ class Again:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True, gc=False):
     """It failed for good."""
 
     reason: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True, gc=False):
     """It was put off; no attempt used."""
 
     delay: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Back:
+class Back(msgspec.Struct, frozen=True, gc=False):
     """It was stopped from outside; no attempt used."""
 
 
@@ -74,19 +71,19 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
             return Later(getattr(error, "delay", 1_000), "snoozed")
         case Bury():
             return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
-    failures, described = lease.header.failures + 1, describe(error)
+    failures, described = lease.found.ready.failures + 1, describe(error)
     asked = getattr(error, "delay", None) if isinstance(error, Retry) else None
     delay = policy.backoff.after(failures) if asked is None else int(asked)
     if not isinstance(error, Retry) and not _worth_another(error, policy):
         return Dead("given_up", described)
-    if failures > lease.header.retries:
+    if failures > lease.found.ready.retries:
         return Dead("retries_exhausted", described)
     return Again(delay, _clean(type(error).__name__), described)
 
 
 def tell(lease: Lease, outcome: Outcome) -> None:
     """One line in the log about how a run ended."""
-    attempt, told = lease.header.attempt, {"job": lease.id, "task": lease.header.task, "attempt": lease.header.attempt}
+    attempt, told = lease.attempt, {"job": lease.id, "task": lease.found.ready.task, "attempt": lease.attempt}
     match outcome:
         case Done():
             log.debug("attempt %d is done", attempt, extra=told)

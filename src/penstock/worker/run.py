@@ -63,9 +63,9 @@ class Runner:
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
         lease = running.lease
-        task = self._program.tasks.get(lease.header.task)
+        task = self._program.tasks.get(lease.found.ready.task)
         if task is None:
-            log.warning("job %s: no task %r here; it is offered to other workers", lease.id, lease.header.task)
+            log.warning("job %s: no task %r here; it is offered to other workers", lease.id, lease.found.ready.task)
             return Later(UNKNOWN_TASK_DELAY, "unknown_task")
         try:
             envelope = open_envelope(lease.payload)

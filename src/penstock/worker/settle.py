@@ -1,14 +1,16 @@
 """Outcomes become engine calls: one verb per kind, a page each."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.worker.outcome import Again, Back, Dead, Done, Later, Outcome
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """A finished run that is to be settled."""
 
     worker: str

@@ -33,8 +33,33 @@ for at = 6, ARGC do names[#names + 1] = ARGV[at] end
 local ids, more = candidates(names, want)
 if more and #ids < want then answer[2] = 1 end
 
+-- glances(raw) → the first values of the headers that nothing was added to, as they are in most cases.
+local stored = {}   -- id → what is stored of these
+local function glances(raw)
+  local found = {}
+  for i = 1, #ids do
+    local packed = raw[i]
+    if packed and string.sub(packed, 1, 9) == BARE_READY then
+      found[i], stored[ids[i]] = glance(packed, 0), packed
+    end
+  end
+  return found
+end
+
+-- headers_of_all() → the headers; of those that are not as usual all values.
+local function headers_of_all()
+  if #ids == 0 then return {} end
+  local fine, found = pcall(glances, call('HMGET', jobs, unpack(ids)))
+  if not fine then
+    stored = {}
+    return read(ids)
+  end
+  for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
+  return found
+end
+
 -- What cannot run leaves the line here; what can is started, as long as its payloads fit into the answer.
-local headers, start, size = read(ids), {}, 0
+local headers, start, size = headers_of_all(), {}, 0
 for i = 1, #ids do
   local id, h = ids[i], headers[i]
   if spoilt[id] then
@@ -47,6 +72,7 @@ for i = 1, #ids do
     drop(ready, lines[id])
     answer[2] = 1
   elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
+    h = read({ id })[1]
     h[REASON] = 'expired'
     move('expire', id, h, 'cancelled', 'expired')
     answer[2] = 1
@@ -54,22 +80,31 @@ for i = 1, #ids do
     answer[2] = 1
     break
   else
-    start[#start + 1] = id
+    start[#start + 1] = i
     size = size + h[SIZE]
   end
 end
 
+-- wrapped(packed, fence) → what is stored of a job that runs.
+local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
+local function wrapped(packed, fence) return running_mark .. struct.pack('>I8', fence) .. packed end
+
 if #start > 0 then
-  local contents = call('HMGET', payloads, unpack(start))
+  local taken = {}
+  for n, i in ipairs(start) do taken[n] = ids[i] end
+  local contents = call('HMGET', payloads, unpack(taken))
   local fence = math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
-  for i, id in ipairs(start) do
-    local h = cache[id]
-    if contents[i] then
+  for n, i in ipairs(start) do
+    local id, h = ids[i], headers[i]
+    local packed = stored[id]
+    if contents[n] then
       tally(sums, h[QUEUE], 'wait', now - h[SINCE])
       fence = fence + 1
-      h[CLAIM], h[FENCE], h[STARTED], h[STARTS] = claim, fence, now, h[STARTS] + 1
-      give(id, move('lease', id, h, 'running'), contents[i])
+      h[CLAIM], h[STARTED] = claim, now
+      if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
+      give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed, fence)), contents[n])
     else
+      h = read({ id })[1]
       h[REASON] = 'payload_lost'
       move('bury', id, h, 'dead', 'payload_lost')
       answer[2] = 1

@@ -7,5 +7,5 @@
 local queue = ARGV[1]
 if call('HGET', queues, queue) == 'paused' then return 'paused' end
 call('HSET', queues, queue, 'paused')
-call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, { { 'pause', queue, '', {} } } }))
+call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, { { 'pause', queue, '', 0, '', '' } } }))
 return 'ok'

@@ -21,7 +21,7 @@ end
 -- due(key, score, member): it is there, with this score.
 local function due(key, score, member)
   local kept = call('ZSCORE', key, member)
-  if not kept or tonumber(kept) ~= score then fix(add, key, score, member) end
+  if not kept or tonumber(kept) ~= tonumber(score) then fix(add, key, score, member) end
 end
 
 -- mend(id, h): what this header asks for is there.

@@ -8,7 +8,7 @@
 local queue = ARGV[1]
 if call('HGET', queues, queue) ~= 'paused' then return 'open' end
 call('HSET', queues, queue, '')
-groups[1] = { 'resume', queue, '', {} }
+groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
 arrivals[queue] = tonumber(call('HGET', counts, queue .. SEP .. 'ready') or 0)
 finish()
 return 'ok'

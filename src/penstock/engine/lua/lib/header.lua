@@ -1,28 +1,52 @@
 -- Headers: reading them, and the one index that a job's state puts it in.
 -- keys: jobs scheduled ready leases dead finished tombs
 
+-- A header is an array of FIELDS values. Lease and complete do not rewrite it, they put it into another array:
+-- [claim, started, fence, header] is a job that runs, [since, result, the former] one that is done; each number in nine
+-- bytes. So these two, which every job goes through, read only its first HOT values. Every other verb unwraps it.
+
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
 
 local function listed(_, ...) return { ... } end
 
--- checked(raw, n) → a header; an error if a value that is reckoned with is no number, or one that is joined no text.
-local function checked(raw, n)
-  local h = listed(cmsgpack.unpack_limit(raw, n, 3))
-  local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[DUE] + h[EXPIRES] + h[SIZE] + h[KEEP] + h[FAILURES] + h[CRASHES]
-    + h[STARTS] + h[RELEASES] + h[GENERATION] + h[STARTED] + h[COMPACT] + h[FENCE]
-    + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[CLAIM] + #h[LAST] + #h[REASON]
-  local texts = type(h[STATE]) == 'string' and type(h[QUEUE]) == 'string' and type(h[TASK]) == 'string'
-  return texts and h[FIELDS] ~= nil and h or nil
+-- checked(h) → the header; an error if a value that is reckoned with is no number, or one that is joined no text.
+local function checked(h)
+  local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[EXPIRES] + h[KEEP] + h[SIZE] + h[FAILURES] + h[CRASHES]
+    + h[STARTED] + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[LANES] + #h[BATCH] + #h[CLAIM]
+  if type(h[STATE]) ~= 'string' or type(h[QUEUE]) ~= 'string' or type(h[TASK]) ~= 'string' then error('no text') end
+  return h
 end
 
--- decode(raw) → a header, or nil if it is none. It is a msgpack array, read as the values that follow its three bytes of
--- length: as an array it would grow value by value, at twice the price.
+-- glance(raw, at) → the first values of the header that begins there.
+local function glance(raw, at) return checked(listed(cmsgpack.unpack_limit(raw, HOT, at + 3))) end
+
+-- whole(raw) → all of a header, unwrapped. It is read as the values that follow its three bytes of length: as an array it
+-- would grow value by value, at twice the price.
+local function whole(raw)
+  local at, since, result, claim, started, fence = 0
+  if string.sub(raw, 1, 1) == IS_DONE then at, since, result = cmsgpack.unpack_limit(raw, 2, 1) end
+  if string.sub(raw, at + 1, at + 1) == IS_RUNNING then at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1) end
+  local kind, high, low = string.byte(raw, at + 1, at + 3)
+  if kind ~= 220 then return nil end
+  local h = checked(listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3)))
+  local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
+    + #h[NONCE] + #h[LAST] + #h[REASON]
+  if claim then
+    h[STATE], h[SINCE], h[CLAIM], h[STARTED], h[FENCE] = 'running', started, claim, started, fence
+    h[STARTS] = h[STARTS] + 1
+  end
+  if since then
+    h[STATE], h[SINCE], h[RESULT], h[REASON] = 'done', since, result, ''
+    h[CLAIM], h[LAST] = '', claim .. SEP .. 'complete' .. SEP .. 'ok'
+  end
+  return h[FIELDS] ~= nil and h or nil
+end
+
+-- decode(raw) → a header, or nil if it is none.
 local function decode(raw)
-  local kind, high, low = string.byte(raw, 1, 3)
-  if kind ~= 220 or not low then return nil end
-  local fine, h = pcall(checked, raw, high * 256 + low)
+  local fine, h = pcall(whole, raw)
   return fine and h or nil
 end
 
@@ -52,8 +76,8 @@ end
 -- place(id, h) → key, score and member of the index that holds a job in this state.
 local function place(id, h)
   local state = h[STATE]
-  if state == 'ready' then return ready, 0, line(id, h) end
-  if state == 'running' then return leases, 0, h[CLAIM] .. SEP .. id end
+  if state == 'ready' then return ready, '0', line(id, h) end
+  if state == 'running' then return leases, '0', h[CLAIM] .. SEP .. id end
   if state == 'scheduled' then return scheduled, h[DUE], id end
   if h[COMPACT] == 1 then return tombs, h[SINCE], id end
   if state == 'dead' then return dead, h[SINCE], id end

@@ -2,10 +2,9 @@
 -- keys: meta timers unique cancels counts stats events idle waiting
 
 local deltas = {}        -- queue → state → change of its count
-local sums = {}          -- queue → measure → milliseconds
-local groups = {}        -- of the event: { verb, queue, task, { id, attempt, note, … } }; also by these three
+local sums = {}          -- queue → verb → jobs, or measure → milliseconds
+local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
-local sizes = {}         -- group → values in its list; # would search for the end each time
 local arrivals = {}      -- queue → how many became ready
 local ended = {}         -- ids of jobs that finished
 local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
@@ -23,19 +22,31 @@ end
 
 -- note(verb, id, h, text): one more line of this call's event.
 local function note(verb, id, h, text)
-  if not group or group[3] ~= h[TASK] or group[2] ~= h[QUEUE] or group[1] ~= verb then
-    local name = verb .. SEP .. h[QUEUE] .. SEP .. h[TASK]
-    group = groups[name]
-    if not group then
-      group = { verb, h[QUEUE], h[TASK], {} }
-      groups[name], groups[#groups + 1] = group, group
+  local queue, task, state, attempt, one = h[QUEUE], h[TASK], h[STATE], h[FAILURES] + h[CRASHES], group
+  if state == 'running' or state == 'done' then attempt = attempt + 1 end
+  text = text or ''
+  if not one or one[1] ~= verb or one[2] ~= queue or one[3] ~= task or one[4] ~= attempt or one[5] ~= text then
+    local name = table.concat({ verb, queue, task, attempt, text }, SEP)
+    one = groups[name]
+    if not one then
+      one = { verb, queue, task, attempt, text, {}, 0 }
+      groups[name], groups[#groups + 1] = one, one
     end
+    group = one
   end
-  local rows = group[4]
-  local n = sizes[group] or 0
-  sizes[group] = n + 3
-  local attempt = h[FAILURES] + h[CRASHES] + ((h[STATE] == 'running' or h[STATE] == 'done') and 1 or 0)
-  rows[n + 1], rows[n + 2], rows[n + 3] = id, attempt, text or ''
+  local n = one[7] + 1
+  one[6][n], one[7] = id, n
+end
+
+-- digits(n) → a time as text, made once: the server would make it anew for each job.
+local known_digits = {}
+local function digits(n)
+  local text = known_digits[n]
+  if not text then
+    text = string.format('%.0f', n)
+    known_digits[n] = text
+  end
+  return text
 end
 
 local function alarm(key, at)
@@ -64,9 +75,9 @@ local function guard(id, h, waited, unfinished)
   end
 end
 
--- move(verb, id, h, state, text) → the packed header. A new job comes from the state ''. One function, written out: it is
--- what every script spends its time in, and calls of small functions would take half of that.
-local function move(verb, id, h, state, text)
+-- move(verb, id, h, state, text, packed) → the stored header. A new job comes from the state ''. One function, written
+-- out: it is what every script spends its time in, and calls of small functions would take half of that.
+local function move(verb, id, h, state, text, packed)
   local old, queue = h[STATE], h[QUEUE]
   local waited = old == 'ready' or old == 'scheduled' or old == 'held'
   local unfinished = waited or old == 'running'
@@ -87,7 +98,7 @@ local function move(verb, id, h, state, text)
   end
   h[STATE], h[SINCE] = state, now
   local key, score, member = place(id, h)
-  put(4, 'ZADD', key, score, member)
+  put(4, 'ZADD', key, digits(score), member)
   counted[state] = (counted[state] or 0) + 1
   if state == 'ready' then
     arrivals[queue] = (arrivals[queue] or 0) + 1
@@ -98,7 +109,7 @@ local function move(verb, id, h, state, text)
   end
   if h[EXPIRES] > 0 or h[UNIQUE] ~= '' then guard(id, h, waited, unfinished) end
   note(verb, id, h, text)
-  return save(id, h)
+  return save(id, h, packed)
 end
 
 -- quarantine(id, queue): what is stored is no header; its payload goes to the dead letter under a blank one.
@@ -142,12 +153,12 @@ local function tell()
   local minute = math.floor(now / 60000) .. SEP
   local entry = {}
   for i, one in ipairs(groups) do
-    call('HINCRBY', stats, minute .. one[2] .. SEP .. one[1], #one[4] / 3)
-    entry[i] = one
+    tally(sums, one[2], one[1], one[7])
+    entry[i] = { one[1], one[2], one[3], one[4], one[5], table.concat(one[6], SEP) }
   end
   for queue, row in pairs(sums) do
-    for name, milliseconds in pairs(row) do
-      if milliseconds > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, milliseconds) end
+    for name, sum in pairs(row) do
+      if sum > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, sum) end
     end
   end
   call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry }))

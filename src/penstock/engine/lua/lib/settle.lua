@@ -21,27 +21,48 @@ local function cancelled(verb, id, h)
   move(verb, id, h, 'cancelled', h[REASON])
 end
 
--- settle(verb, width, apply) → a word per job: ok, cancelled or stale.
+-- claim_of(number) → the claim of the worker that settles, by this call.
+local claims = {}
+local function claim_of(number)
+  local claim = claims[number] or ARGV[1] .. SEP .. number
+  claims[number] = claim
+  return claim
+end
+
+-- unreadable(id, claim) → does this attempt hold a job whose header is readable no further than lease read it? It is buried.
+local function unreadable(id, claim)
+  local raw, mark = spoilt[id] and call('HGET', jobs, id) or '', IS_RUNNING .. cmsgpack.pack(claim)
+  if string.sub(raw, 1, #mark) ~= mark then return false end
+  local fine, h = pcall(glance, raw, #mark + 18)
+  if not fine then return false end
+  drop(leases, claim .. SEP .. id)
+  tally(deltas, h[QUEUE], 'running', -1)
+  quarantine(id, h[QUEUE])
+  return true
+end
+
+-- settle(verb, width, apply, look) → a word per job: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
-local function settle(verb, width, apply)
-  local ids, answers, claims = {}, {}, {}
+-- look(ids) reads the headers, if it is not `read`.
+local function settle(verb, width, apply, look)
+  local ids, answers = {}, {}
   for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
-  local headers = read(ids)
+  local headers = (look or read)(ids)
   for i = 1, #ids do
     local id, h, at = ids[i], headers[i], i * width - width + 2
     local number = ARGV[at + 1]
-    local claim = claims[number] or ARGV[1] .. SEP .. number
-    claims[number] = claim
+    local claim = claims[number] or claim_of(number)
     if not h then
-      answers[i] = 'stale'
+      answers[i] = unreadable(id, claim) and 'ok' or 'stale'
     elseif h[STATE] == 'running' and h[CLAIM] == claim then
       local answer = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
-      h[LAST] = claim .. SEP .. verb .. SEP .. answer
+      if h[FIELDS] then h[LAST] = claim .. SEP .. verb .. SEP .. answer end
       if answer == 'ok' then apply(id, h, at + 2) else cancelled(verb, id, h) end
       answers[i] = answer
     else
       local settled = claim .. SEP .. verb .. SEP
-      answers[i] = string.sub(h[LAST], 1, #settled) == settled and string.sub(h[LAST], #settled + 1) or 'stale'
+      local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
+      answers[i] = string.sub(last, 1, #settled) == settled and string.sub(last, #settled + 1) or 'stale'
     end
   end
   finish()

@@ -24,9 +24,14 @@ local function erase(key, field) put(3, 'HDEL', key, field) end
 local function add(key, score, member) put(4, 'ZADD', key, score, member) end
 local function set(key, field, value) put(4, 'HSET', key, field, value) end
 
-local function save(id, h)
+-- save(id, h, packed) → the stored form, which is the header's own unless it is given.
+local function save(id, h, packed)
+  if packed then
+    put(2, 'HSET', jobs, id, packed)
+    return packed
+  end
   local n = #h
-  local packed = (n == FIELDS and LENGTH or string.char(220, 0, n)) .. cmsgpack.pack(unpack(h, 1, n))
+  packed = (n == FIELDS and LENGTH or string.char(220, 0, n)) .. cmsgpack.pack(unpack(h, 1, n))
   put(2, 'HSET', jobs, id, packed)
   return packed
 end
