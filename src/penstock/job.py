@@ -40,7 +40,9 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size: int = 0  #: bytes of the payload, so that lease can bound its page before it reads them
     failures: int = 0
     crashes: int = 0
-    lanes: list[str] = []
+    lanes: list[str] = []  #: name, limit, rate, burst, kind and cost of each; a lock is only a name
+    home: int = 0  #: the lane under which it waits: `held` there, or shown as one of its candidates in `ready`
+    turn: int = 0  #: the ordered lane that it holds also while it does not run
     batch: str = ""
     claim: str = ""  #: worker and call number of the running attempt
     started: int = 0

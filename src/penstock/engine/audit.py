@@ -15,8 +15,8 @@ from penstock.engine.keys import KINDS, SEPARATOR
 from penstock.job import FINISHED, WAITING, Header, read_header
 
 _PAGE = 500
-_INDEXES = ("ready", "scheduled", "leases", "dead", "finished", "tombs")
-_BY_TIME = ("scheduled", "timers", "workers", "retired", "dead", "finished", "tombs")
+_INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
+_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs")
 
 
 class Finding(NamedTuple):
@@ -43,6 +43,10 @@ def place(job_id: str, header: Header) -> Place:
             return Place("ready", 0, SEPARATOR.join((header.queue, rank, job_id)).encode())
         case "running":
             return Place("leases", 0, f"{header.claim}{SEPARATOR}{job_id}".encode())
+        case "held":
+            lane = lane_of(header)
+            rank = f"{0 if lane.kind else header.priority:02d}{header.seq:014d}"
+            return Place("held", 0, SEPARATOR.join((lane.name, header.queue, rank, job_id)).encode())
         case "scheduled":
             return Place("scheduled", header.due, job_id.encode())
         case _ if header.compact:
@@ -51,6 +55,22 @@ def place(job_id: str, header: Header) -> Place:
             return Place("dead", header.since, job_id.encode())
         case _:
             return Place("finished", header.since + header.keep, job_id.encode())
+
+
+class Lane(NamedTuple):
+    """What a job says of a lane that it asks for; of a lock that is its name alone."""
+
+    name: str
+    limit: str = "1"
+    rate: str = ""
+    burst: str = ""
+    kind: str = ""
+    cost: str = "1"
+
+
+def lane_of(header: Header) -> Lane:
+    """The lane under which a job waits."""
+    return Lane(*header.lanes[header.home - 1].split(SEPARATOR))
 
 
 async def audit(engine: Engine) -> list[Finding]:

@@ -129,6 +129,10 @@ class Engine:
     def promote(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("promote", (limit,), _due)
 
+    def admit(self, limit: int = PAGE) -> Call[Due]:
+        """Show the jobs of lanes whose rate allows more again."""
+        return self.link.call("admit", (limit,), _due)
+
     def revive(self, ids: Sequence[str]) -> Call[list[str]]:
         return self.link.call("revive", tuple(_page(ids)), _words)
 
@@ -225,6 +229,11 @@ class Engine:
 
     def resume(self, queue: str) -> Call[str]:
         return self.link.call("resume", (queue,), bytes.decode)
+
+    def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> Call[str]:
+        """Set by hand what a lane allows; a limit of -1 is what the code says."""
+        args = (lane, "" if limit is None else limit, "" if paused is None else int(paused))
+        return self.link.call("tune", args, bytes.decode)
 
     # Mending
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.job import DELAY_BELOW, DONE, RUNNING, Header
 
 SCHEMA: Final = "1"
-FIELDS: Final = 30  #: of a header in this layout; fields that later versions add come after these and may be missing
+FIELDS: Final = 32  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 
@@ -112,6 +112,7 @@ def _constants() -> dict[str, str]:
         "HOT": str(Header.__struct_fields__.index("started") + 1),
         "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
         "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
+        "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
         "IS_RUNNING": f"'\\{RUNNING}'",
         "IS_DONE": f"'\\{DONE}'",
         "SCHEMA": f"'{SCHEMA}'",

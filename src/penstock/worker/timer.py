@@ -50,7 +50,7 @@ class Timer:
     async def _due(self) -> float:
         """Move what is due; seconds until the next one is."""
         wait = LONGEST
-        for verb in (self._engine.promote, self._engine.expire):
+        for verb in (self._engine.promote, self._engine.expire, self._engine.admit):
             due = await verb()
             while due.moved >= PAGE:
                 due = await verb()

@@ -1,7 +1,7 @@
 -- enqueue: – → ready | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- keys: payloads queues
--- include: header write move
+-- include: header write lanes move finish
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) and its payload
 -- returns: per job: created | exists | unique, the id that holds, its state
 -- event: enqueue
@@ -28,17 +28,21 @@ local function create(id, h, payload)
   if h[DUE] > now then
     move('enqueue', id, h, 'scheduled')
   else
-    tail(h)
-    move('enqueue', id, h, 'ready')
+    tail(id, h)
+    line_up('enqueue', id, h)
   end
   cache[id] = h
   if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
   names[h[QUEUE]] = true
 end
 
+local news = {}
+for i = 1, #ids do news[i] = decode(ARGV[i * 3 - 1]) end
+meet(news, #ids)
+
 local made = 0
 for i, id in ipairs(ids) do
-  local new, h = decode(ARGV[i * 3 - 1]), found[i] or cache[id]
+  local new, h = news[i], found[i] or cache[id]
   local word = h and (h[NONCE] == new[NONCE] and 'created' or 'exists')
   if spoilt[id] then
     word, h = 'exists', { [STATE] = 'unreadable' }   -- its payload is not overwritten; reconcile will bury it

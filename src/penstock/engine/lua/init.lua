@@ -2,17 +2,18 @@
 -- script never empties one: in a slot that is being moved, a key that vanished under a script would abort it half way.
 -- unchecked
 -- flags: allow-oom
--- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats
--- keys: ready leases idle cancels scheduled timers workers retired dead finished tombs events
+-- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits
+-- keys: ready held holders leases idle cancels openings scheduled timers workers retired dead finished tombs events
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
-for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats }) do
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats, lanes,
+                          limits }) do
   call('HSET', key, '', '')
 end
-for _, key in ipairs({ ready, leases, idle, cancels }) do call('ZADD', key, 0, '') end
-for _, key in ipairs({ scheduled, timers, workers, retired, dead, finished, tombs }) do
+for _, key in ipairs({ ready, held, holders, leases, idle, cancels }) do call('ZADD', key, 0, '') end
+for _, key in ipairs({ scheduled, openings, timers, workers, retired, dead, finished, tombs }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then

@@ -1,13 +1,13 @@
 -- lease: ready → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write move candidates numbers
+-- include: header write lanes move finish candidates numbers
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
 --          then per job: id, header, payload. A resent call gets what it still holds again, and never anything new.
 -- event: lease; expire and bury for candidates that can no longer run
-local worker, number, want, room = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
+local worker, number, want, bytes = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
 local claim = worker .. SEP .. number
 local answer = { 'ok', 0 }
 
@@ -30,88 +30,139 @@ end
 
 local names = {}
 for at = 6, ARGC do names[#names + 1] = ARGV[at] end
-local ids, more = candidates(names, want)
+local all = names[1] == '*'
+local open = open_queues(all and call('HKEYS', queues) or names)
+local ids, more = candidates(open, want, all)
 if more and #ids < want then answer[2] = 1 end
 
--- glances(raw) → the first values of the headers that nothing was added to, as they are in most cases.
+-- glances(some, raw) → the first values of the headers that nothing was added to, as they are in most cases.
 local stored = {}   -- id → what is stored of these
-local function glances(raw)
+local function glances(some, raw)
   local found = {}
-  for i = 1, #ids do
+  for i = 1, #some do
     local packed = raw[i]
-    if packed and string.sub(packed, 1, 9) == BARE_READY then
-      found[i], stored[ids[i]] = glance(packed, 0), packed
+    if packed and (string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD) then
+      found[i], stored[some[i]] = glance(packed, 0), packed
     end
   end
   return found
 end
 
--- headers_of_all() → the headers; of those that are not as usual all values.
-local function headers_of_all()
-  if #ids == 0 then return {} end
-  local fine, found = pcall(glances, call('HMGET', jobs, unpack(ids)))
+-- headers_of(some) → the headers; of those that are not as usual all values.
+local function headers_of(some)
+  if #some == 0 then return {} end
+  local fine, found = pcall(glances, some, call('HMGET', jobs, unpack(some)))
   if not fine then
     stored = {}
-    return read(ids)
+    return read(some)
   end
-  for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
+  for i = 1, #some do found[i] = found[i] or read({ some[i] })[1] end
   return found
 end
 
--- What cannot run leaves the line here; what can is started, as long as its payloads fit into the answer.
-local headers, start, size = headers_of_all(), {}, 0
-for i = 1, #ids do
-  local id, h = ids[i], headers[i]
-  if spoilt[id] then
-    local queue = string.match(lines[id], '^[^\31]*')
-    drop(ready, lines[id])
-    tally(deltas, queue, 'ready', -1)
-    quarantine(id, queue)
-    answer[2] = 1
-  elseif not h or h[STATE] ~= 'ready' then
-    drop(ready, lines[id])
-    answer[2] = 1
-  elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
-    h = read({ id })[1]
-    h[REASON] = 'expired'
-    move('expire', id, h, 'cancelled', 'expired')
-    answer[2] = 1
-  elseif #start > 0 and size + h[SIZE] > room then
-    answer[2] = 1
-    break
-  else
-    start[#start + 1] = i
-    size = size + h[SIZE]
+-- runnable(some, headers, state) → those that can run; what cannot leaves the line. Not more than fits into the answer.
+local picked, size = 0, 0
+local function runnable(some, headers, state)
+  local found, taken = {}, {}
+  for i = 1, #some do
+    local id, h = some[i], headers[i]
+    if spoilt[id] then
+      local queue = string.match(lines[id], '^[^\31]*')
+      drop(ready, lines[id])
+      tally(deltas, queue, 'ready', -1)
+      quarantine(id, queue)
+      answer[2] = 1
+    elseif not h or h[STATE] ~= state then
+      drop(ready, lines[id])
+      answer[2] = 1
+    elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
+      h = read({ id })[1]
+      h[REASON] = 'expired'
+      move('expire', id, h, 'cancelled', 'expired')
+      answer[2] = 1
+    elseif picked > 0 and size + h[SIZE] > bytes then
+      answer[2] = 1
+      break
+    else
+      found[#found + 1], taken[#taken + 1] = h, id
+      picked, size = picked + 1, size + h[SIZE]
+    end
   end
+  return taken, found
+end
+
+-- park(id, at): this lane of the job has no room, so it waits there, and the one that showed it shows another.
+local function park(id, at)
+  local h = read({ id })[1]
+  take_turn(id, h)
+  h.home = at
+  move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
 -- wrapped(packed, fence) → what is stored of a job that runs.
+local fence
 local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
-local function wrapped(packed, fence) return running_mark .. struct.pack('>I8', fence) .. packed end
+local function wrapped(packed) return running_mark .. struct.pack('>I8', fence) .. packed end
 
-if #start > 0 then
-  local taken = {}
-  for n, i in ipairs(start) do taken[n] = ids[i] end
+-- start(id, h, payload): it runs.
+local function start(id, h, payload)
+  local packed = stored[id]
+  tally(sums, h[QUEUE], 'wait', now - h[SINCE])
+  fence = fence + 1
+  h[CLAIM], h[STARTED] = claim, now
+  if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
+  give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed)), payload)
+end
+
+-- begin(some, state): starts those of these that can run and have room in all their lanes.
+local function begin(some, state)
+  local taken, headers = runnable(some, headers_of(some), state)
+  if #taken == 0 then return end
+  fence = fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
+  meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
-  local fence = math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
-  for n, i in ipairs(start) do
-    local id, h = ids[i], headers[i]
-    local packed = stored[id]
-    if contents[n] then
-      tally(sums, h[QUEUE], 'wait', now - h[SINCE])
-      fence = fence + 1
-      h[CLAIM], h[STARTED] = claim, now
-      if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
-      give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed, fence)), contents[n])
-    else
+  for i, id in ipairs(taken) do
+    local h = headers[i]
+    local blocked = #h[LANES] > 0 and obstacle(h)
+    if not contents[i] then
       h = read({ id })[1]
       h[REASON] = 'payload_lost'
       move('bury', id, h, 'dead', 'payload_lost')
       answer[2] = 1
+    elseif blocked then
+      park(id, blocked)
+    else
+      start(id, h, contents[i])
     end
   end
-  call('HSET', meta, 'fence', fence)
 end
+
+-- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now.
+local tried = {}
+local function next_waiters(n)
+  local found = {}
+  for _, name in ipairs(refills) do
+    local lane = lane_named(name)
+    for _, queue in ipairs(open) do
+      local row = lane.lines[queue]
+      local few = row and math.min(wanting(lane, row), n - #found) or 0
+      for _, id in ipairs(few > 0 and waiters(lane, queue, few) or {}) do
+        if not tried[id] then found[#found + 1] = id end
+        tried[id] = true
+      end
+    end
+  end
+  return found
+end
+
+begin(ids, 'ready')
+while (#answer - 2) / 3 < want and answer[2] == 0 do
+  local waiting_ids = next_waiters(want - (#answer - 2) / 3)
+  if #waiting_ids == 0 then break end
+  begin(waiting_ids, 'held')
+end
+if fence then call('HSET', meta, 'fence', fence) end
+if more and next(parked) then answer[2] = 1 end
 
 call('HSET', calls, worker, made)
 local hungry = #answer - 2 < want * 3 and answer[2] == 0

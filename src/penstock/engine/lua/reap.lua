@@ -1,7 +1,7 @@
 -- reap: the jobs of a dead worker: running → ready at the head of the line, or → dead after too many crashes.
 -- Anyone may call it, any number at once. It starts from `leases`: a worker that no index knows is dead too.
 -- flags: allow-oom
--- include: header write move settle life
+-- include: header write lanes move finish settle life
 -- args: how many jobs at most, crashes that bury a job, life in ms, cause as JSON; then, to reap one worker that is known to be
 --       dead, its id and the ids of the jobs it had really started: only those are charged with a crash
 -- returns: how many jobs were moved, 1 if there are more
@@ -35,11 +35,11 @@ end
 local function lost(id, h)
   if named and not started[id] then
     h[RELEASES] = h[RELEASES] + 1
-    return move('reap', id, h, 'ready', 'not_started')
+    return line_up('reap', id, h, 'not_started')
   end
   remember(id, h, 'crash', ARGV[4])
   h[CRASHES] = h[CRASHES] + 1
-  if h[CRASHES] < budget then return move('reap', id, h, 'ready', 'crash') end
+  if h[CRASHES] < budget then return line_up('reap', id, h, 'crash') end
   h[REASON] = 'crash_loop'
   move('reap', id, h, 'dead', 'crash_loop')
 end

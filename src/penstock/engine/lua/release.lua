@@ -1,10 +1,10 @@
 -- release: running → ready, at the head of its line, no attempt used. What a worker gives back when it stops.
 -- flags: allow-oom
--- include: header write move settle
+-- include: header write lanes move finish settle
 -- args: worker, then per job: id, call number
 -- returns: per job: ok | cancelled | stale
 -- event: release
 return settle('release', 2, function(id, h)
   h[RELEASES] = h[RELEASES] + 1
-  move('release', id, h, 'ready')
+  line_up('release', id, h)
 end)

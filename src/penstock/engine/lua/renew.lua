@@ -1,7 +1,7 @@
 -- renew: workers stay alive, whatever they run and however long it takes.
 -- flags: allow-oom
 -- keys: cancels
--- include: header write move life
+-- include: header write lanes move finish life
 -- args: life in ms, then the workers
 -- returns: per worker: ok | unknown; then the running jobs whose cancelling was asked for: worker, id, …
 local words, asked, alive = {}, {}, { 'ZADD', workers, 'XX' }

@@ -1,6 +1,6 @@
 -- retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used.
 -- flags: allow-oom
--- include: header write move settle life
+-- include: header write lanes move finish settle life
 -- args: worker, how many jobs at most
 -- returns: how many went back, 1 if there are more
 -- event: release
@@ -17,7 +17,7 @@ for i, id in ipairs(ids) do
     cancelled('release', id, h)
   else
     h[RELEASES] = h[RELEASES] + 1
-    move('release', id, h, 'ready')
+    line_up('release', id, h)
   end
 end
 finish()

@@ -1,6 +1,6 @@
 -- retry: running → scheduled, or → ready without a delay. One failure more.
 -- flags: allow-oom
--- include: header write move settle
+-- include: header write lanes move finish settle
 -- args: worker, then per job: id, call number, delay in ms, reason, error as JSON
 -- returns: per job: ok | cancelled | stale
 -- event: retry
@@ -10,7 +10,7 @@ return settle('retry', 5, function(id, h, at)
   if h[DUE] > now then
     move('retry', id, h, 'scheduled', h[REASON])
   else
-    tail(h)
-    move('retry', id, h, 'ready', h[REASON])
+    tail(id, h)
+    line_up('retry', id, h, h[REASON])
   end
 end)

@@ -1,5 +1,5 @@
 -- revive: dead | cancelled → ready, at the tail of its line, with a fresh budget.
--- include: header write move
+-- include: header write lanes move finish
 -- keys: payloads
 -- args: the ids
 -- returns: per job: ok | missing | taken (its unique key has another holder), or the state that it is in
@@ -20,8 +20,8 @@ local function fresh(id, h)
   h[GENERATION], h[REASON], h[EXPIRES], h[PROGRESS], h[LAST] = h[GENERATION] + 1, '', 0, '', ''
   h[DUE] = math.min(h[DUE], now)
   if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
-  tail(h)
-  move('revive', id, h, 'ready')
+  tail(id, h)
+  line_up('revive', id, h)
 end
 
 for i, id in ipairs(ids) do

@@ -56,15 +56,10 @@ local function merged(names, want)
   return ids, true
 end
 
--- candidates(names, want) → ids in the order in which they may run, and whether there may be more. Queues that are named
--- are worked off in that order; all of them (*) as one line.
-local function candidates(names, want)
-  if names[1] == '*' then
-    names = open_queues(call('HKEYS', queues))
-    if #names > 1 then return merged(names, want) end
-  else
-    names = open_queues(names)
-  end
+-- candidates(names, want) → ids in the order in which they may run, and whether there may be more. Queues that are open are
+-- worked off in the order in which they are named; all of them, if that was asked for, as one line.
+local function candidates(names, want, all)
+  if all and #names > 1 then return merged(names, want) end
   local ids = {}
   for _, queue in ipairs(names) do
     if #ids == want then break end

@@ -1,5 +1,5 @@
 -- Headers: reading them, and the one index that a job's state puts it in.
--- keys: jobs scheduled ready leases dead finished tombs
+-- keys: jobs scheduled ready held leases dead finished tombs
 
 -- A header is an array of FIELDS values. Lease and complete do not rewrite it, they put it into another array:
 -- [claim, started, fence, header] is a job that runs, [since, result, the former] one that is done; each number in nine
@@ -14,7 +14,7 @@ local function listed(_, ...) return { ... } end
 -- checked(h) → the header; an error if a value that is reckoned with is no number, or one that is joined no text.
 local function checked(h)
   local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[EXPIRES] + h[KEEP] + h[SIZE] + h[FAILURES] + h[CRASHES]
-    + h[STARTED] + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[LANES] + #h[BATCH] + #h[CLAIM]
+    + h[STARTED] + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[LANES] + #h[BATCH] + #h[CLAIM] + h[HOME] + h[TURN]
   if type(h[STATE]) ~= 'string' or type(h[QUEUE]) ~= 'string' or type(h[TASK]) ~= 'string' then error('no text') end
   return h
 end
@@ -73,11 +73,33 @@ local function line(id, h)
   return lines[id] or h[QUEUE] .. SEP .. string.format('%02d%014d', h[PRIORITY], h[SEQ]) .. SEP .. id
 end
 
+local kinds = {}   -- lane → ordered, hold or nothing, as read from its jobs
+
+-- lane_name(spec) → the name of the lane that a job asks for, and the rest: limit, rate, burst, kind, cost.
+local lane_names = {}
+local function lane_name(spec)
+  local name = lane_names[spec]
+  if not name then
+    name = string.match(spec, '^[^\31]*')
+    lane_names[spec], kinds[name] = name, string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
+  end
+  return name
+end
+
+-- waiting_line(id, h) → the member of `held` that stands for this job: lane, queue, priority (none in an ordered lane) and
+-- sequence, id.
+local function waiting_line(id, h)
+  local name = lane_name(h[LANES][h[HOME]])
+  local rank = string.format('%02d%014d', kinds[name] and 0 or h[PRIORITY], h[SEQ])
+  return name .. SEP .. h[QUEUE] .. SEP .. rank .. SEP .. id
+end
+
 -- place(id, h) → key, score and member of the index that holds a job in this state.
 local function place(id, h)
   local state = h[STATE]
   if state == 'ready' then return ready, '0', line(id, h) end
   if state == 'running' then return leases, '0', h[CLAIM] .. SEP .. id end
+  if state == 'held' then return held, '0', waiting_line(id, h) end
   if state == 'scheduled' then return scheduled, h[DUE], id end
   if h[COMPACT] == 1 then return tombs, h[SINCE], id end
   if state == 'dead' then return dead, h[SINCE], id end

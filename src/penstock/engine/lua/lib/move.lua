@@ -53,10 +53,11 @@ local function alarm(key, at)
   if not alarms[key] or at < alarms[key] then alarms[key] = at end
 end
 
--- tail(h): gives a job that enters `ready` the last place in its line.
-local function tail(h)
+-- tail(id, h): gives a job that enters `ready` the last place in its line.
+local function tail(id, h)
   sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
   h[SEQ] = sequence
+  lines[id] = nil
 end
 
 -- guard(id, h, waited, unfinished): what a job holds while it is unfinished or waits: its unique key, its expiry.
@@ -79,6 +80,7 @@ end
 -- out: it is what every script spends its time in, and calls of small functions would take half of that.
 local function move(verb, id, h, state, text, packed)
   local old, queue = h[STATE], h[QUEUE]
+  local laned = #h[LANES] > 0
   local waited = old == 'ready' or old == 'scheduled' or old == 'held'
   local unfinished = waited or old == 'running'
   local counted = deltas[queue]
@@ -86,9 +88,10 @@ local function move(verb, id, h, state, text, packed)
     counted = {}
     deltas[queue] = counted
   end
+  if laned then leave_lanes(id, h, state) end
   if old ~= '' then
     local key, _, member = place(id, h)
-    put(3, 'ZREM', key, member)
+    if laned then withdraw(key, member) else put(3, 'ZREM', key, member) end
     counted[old] = (counted[old] or 0) - 1
     if old == 'running' then
       if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
@@ -97,18 +100,25 @@ local function move(verb, id, h, state, text, packed)
     end
   end
   h[STATE], h[SINCE] = state, now
+  if h.home then h[HOME], h.home = h.home, nil end   -- the lane that it will wait under
+  if h.tail then tail(id, h) end
   local key, score, member = place(id, h)
-  put(4, 'ZADD', key, digits(score), member)
+  if laned then
+    enter(key, digits(score), member)
+    enter_lanes(id, h, state, member)
+  else
+    put(4, 'ZADD', key, digits(score), member)
+  end
   counted[state] = (counted[state] or 0) + 1
   if state == 'ready' then
     arrivals[queue] = (arrivals[queue] or 0) + 1
   elseif state == 'scheduled' then
     alarm(scheduled, score)
-  elseif state ~= 'running' then
+  elseif state ~= 'running' and state ~= 'held' then
     ended[#ended + 1] = id
   end
   if h[EXPIRES] > 0 or h[UNIQUE] ~= '' then guard(id, h, waited, unfinished) end
-  note(verb, id, h, text)
+  if verb then note(verb, id, h, text) end
   return save(id, h, packed)
 end
 
@@ -118,67 +128,4 @@ local function quarantine(id, queue)
   h[QUEUE], h[CREATED], h[REASON] = queue or h[QUEUE], now, 'unreadable_header'
   move('bury', id, h, 'dead', 'unreadable_header')
   return h
-end
-
-local function mail(to, text) return call('SPUBLISH', prefix .. to, text) end
-
--- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
-local function tell_ended()
-  if #ended == 0 or call('HLEN', waiting) <= 1 then return end
-  local letters = {}
-  for i, clients in ipairs(call('HMGET', waiting, unpack(ended))) do
-    for client in string.gmatch(clients or '', '[^\31]+') do
-      letters[client] = (letters[client] or 'end') .. SEP .. ended[i]
-    end
-    if clients then call('HDEL', waiting, ended[i]) end
-  end
-  for client, text in pairs(letters) do mail('to:' .. client, text) end
-end
-
--- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
--- did not hear it asks again by itself; one that nobody listens for any more is passed over.
-local function wake(queue, n)
-  for _, name in ipairs({ queue, '*' }) do
-    local asleep = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
-    for _, member in ipairs(asleep) do
-      if n <= 0 then return end
-      call('ZREM', idle, member)
-      if mail('to:' .. string.sub(member, #name + 2), 'work') > 0 then n = n - 1 end
-    end
-  end
-end
-
-local function tell()
-  if #groups == 0 then return end
-  local minute = math.floor(now / 60000) .. SEP
-  local entry = {}
-  for i, one in ipairs(groups) do
-    tally(sums, one[2], one[1], one[7])
-    entry[i] = { one[1], one[2], one[3], one[4], one[5], table.concat(one[6], SEP) }
-  end
-  for queue, row in pairs(sums) do
-    for name, sum in pairs(row) do
-      if sum > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, sum) end
-    end
-  end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry }))
-end
-
--- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
-local function finish()
-  if sequence then call('HSET', meta, 'seq', sequence) end
-  write()
-  for queue, row in pairs(deltas) do
-    for state, change in pairs(row) do
-      if change ~= 0 then call('HINCRBY', counts, queue .. SEP .. state, change) end
-    end
-  end
-  tell()
-  for key, at in pairs(alarms) do
-    if head(key) == at then mail('timer', at) end
-  end
-  tell_ended()
-  if next(arrivals) and call('ZCARD', idle) > 1 then
-    for queue, n in pairs(arrivals) do wake(queue, math.min(n, 8)) end
-  end
 end

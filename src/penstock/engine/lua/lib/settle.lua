@@ -48,6 +48,7 @@ local function settle(verb, width, apply, look)
   local ids, answers = {}, {}
   for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
   local headers = (look or read)(ids)
+  meet(headers, #ids)
   for i = 1, #ids do
     local id, h, at = ids[i], headers[i], i * width - width + 2
     local number = ARGV[at + 1]

@@ -24,6 +24,17 @@ local function erase(key, field) put(3, 'HDEL', key, field) end
 local function add(key, score, member) put(4, 'ZADD', key, score, member) end
 local function set(key, field, value) put(4, 'HSET', key, field, value) end
 
+-- Of a job with lanes an entry may be added and taken out again by one script, so these are kept by name.
+local entries = {}   -- key → member → score, or false to remove it
+local function enter(key, score, member)
+  if not entries[key] then entries[key] = {} end
+  entries[key][member] = score
+end
+local function withdraw(key, member)
+  if not entries[key] then entries[key] = {} end
+  entries[key][member] = false
+end
+
 -- save(id, h, packed) → the stored form, which is the header's own unless it is given.
 local function save(id, h, packed)
   if packed then
@@ -37,6 +48,11 @@ local function save(id, h, packed)
 end
 
 local function write()
+  for key, members in pairs(entries) do
+    for member, score in pairs(members) do
+      if score then add(key, score, member) else drop(key, member) end
+    end
+  end
   for stage = 1, 4 do
     for _, pile in ipairs(stages[stage]) do call(unpack(pile, 1, pile.n)) end
   end

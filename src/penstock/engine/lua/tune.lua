@@ -1,0 +1,17 @@
+-- tune: what a lane allows is set by hand, or again as the code says. What waits for it is shown at once if there is room.
+-- flags: allow-oom
+-- include: header write lanes move finish
+-- args: lane, limit (-1: as the code says, '' to leave it), 1 paused or 0 not ('' to leave it)
+-- returns: ok
+-- event: tune
+local name = ARGV[1]
+local fixed = unpacked(call('HGET', limits, name))
+local limit = tonumber(ARGV[2]) or fixed[1] or -1
+local paused = tonumber(ARGV[3]) or fixed[2] or 0
+if limit < 0 and paused == 0 then erase(limits, name) else set(limits, name, cmsgpack.pack({ limit, paused })) end
+fetch({ name })
+known_lanes[name].set, known_lanes[name].paused = limit, paused == 1
+refill(lane_named(name))
+groups[1] = { 'tune', '', '', 0, name, {}, 0 }
+finish()
+return 'ok'
