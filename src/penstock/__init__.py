@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnsuitableServer,
     )
     from penstock.handle import Failure, Job, JobStatus
+    from penstock.lanes import Lane
     from penstock.steer import Bury, Retry, Snooze
     from penstock.task import Call, Task
     from penstock.worker.worker import Worker
@@ -43,6 +44,7 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "JobStatus",
+    "Lane",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
@@ -75,6 +77,7 @@ _HOMES = {
     "JobFailed": "penstock.errors",
     "JobNotFound": "penstock.errors",
     "JobStatus": "penstock.handle",
+    "Lane": "penstock.lanes",
     "PayloadTooLarge": "penstock.errors",
     "Penstock": "penstock.app",
     "PenstockError": "penstock.errors",

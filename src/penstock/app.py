@@ -5,11 +5,13 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from penstock.codec import decode_any
+from penstock.control import LaneControl, QueueControl
 from penstock.engine.keys import Keys
 from penstock.errors import BadArguments, BadOption, UnknownTask
 from penstock.handle import Job
 from penstock.hub import Hub
-from penstock.options import Options, TaskOptions, task_name, unknown
+from penstock.lanes import Lane, lane_name, lock_spec
+from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
 from penstock.producer import each, pages_sync
 from penstock.program import Lifespan, Program
 from penstock.settings import Settings, load
@@ -111,8 +113,17 @@ class Penstock:
         if full in self.tasks:
             raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
         task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
+        self._agree(full, options.lane)
         self.tasks[full] = task
         return task
+
+    def _agree(self, name: str, lanes: Iterable[Lane]) -> None:
+        """Two tasks that name one lane must say the same of it."""
+        for lane in lanes:
+            for task in self.tasks.values():
+                other = next((one for one in task.options.lane if one.name == lane.name), lane)
+                if other != lane:
+                    raise BadOption(f"{name} and {task.name} disagree about lane {lane.name!r}: {lane} and {other}")
 
     # Jobs
 
@@ -152,6 +163,20 @@ class Penstock:
         job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
+
+    # Steering
+
+    def lane(self, name: str) -> LaneControl:
+        """A lane on the live system: `set(limit=)`, `reset`, `pause`, `resume`, `status`."""
+        return LaneControl(lambda: self.hub, f"lane:{lane_name(name, 'lane')}")
+
+    def lock(self, name: str) -> LaneControl:
+        """The same for a lock."""
+        return LaneControl(lambda: self.hub, lock_spec(name))
+
+    def queue(self, name: str) -> QueueControl:
+        """A queue on the live system: `set(limit=)`, `reset`, `pause`, `resume`, `status`."""
+        return QueueControl(lambda: self.hub, queue_name(name))
 
     # Workers
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from penstock.backoff import Backoff, Delays, backoff
 from penstock.errors import BadOption
+from penstock.lanes import MOST, Lane, check_cost, several_lanes, several_locks
 from penstock.times import Duration, instant, milliseconds
 
 Executor = Literal["async", "thread", "process"]
@@ -37,6 +38,9 @@ class Options(TypedDict, total=False):
     retry_on: Failures
     give_up_on: Failures
     timeout: Duration | None
+    lock: str | Sequence[str]
+    lane: Lane | Sequence[Lane]
+    cost: int
     unique: str | bool
     id: str
     tags: Sequence[str]
@@ -59,6 +63,9 @@ class TaskOptions:
     retry_on: tuple[str, ...] | None = None  #: names of exceptions; None: all
     give_up_on: tuple[str, ...] = ()
     timeout: int = 0  #: 0: none
+    lock: tuple[str, ...] = ()
+    lane: tuple[Lane, ...] = ()
+    cost: int = 1
     unique: str | bool = False
     id: str = ""
     tags: tuple[str, ...] = ()
@@ -79,7 +86,17 @@ class TaskOptions:
             checked["at"] = 0
         elif "at" in checked:
             checked["delay"] = 0
-        return replace(self, **checked)
+        found = replace(self, **checked)
+        found.check_lanes()
+        return found
+
+    def check_lanes(self) -> None:
+        """What options say of lanes together."""
+        if len(self.lock) + len(self.lane) > MOST:
+            raise BadOption(f"lock and lane: {len(self.lock) + len(self.lane)} are too many, a job has at most {MOST}")
+        for lane in self.lane:
+            if lane.burst is not None and lane.burst < self.cost:
+                raise BadOption(f"cost={self.cost}: lane {lane.name!r} never has more than its burst of {lane.burst}")
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
@@ -259,6 +276,9 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "retry_on": _failures("retry_on"),
     "give_up_on": _failures("give_up_on"),
     "timeout": _timeout,
+    "lock": several_locks,
+    "lane": several_lanes,
+    "cost": check_cost,
     "unique": _unique,
     "id": job_id,
     "tags": _texts("tags", 20),

@@ -17,6 +17,7 @@ from penstock.errors import BadOption
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.job import Header, new_id
+from penstock.lanes import lock_spec
 from penstock.options import Options, TaskOptions, free_text, job_id, module_name, template_fields
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class Task(Generic[P, R, T]):
         unique = self._unique_key(bound) if options.unique else ""
         if unique or options.id:
             header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")
+        if options.lock or options.lane:
+            header = msgspec.structs.replace(header, lanes=self._lanes(bound))
         payload = check_size(encode(self._envelope(packed)), self.name, self._limit)
         return Call(self, options, NewJob(options.id or new_id(), header, payload))
 
@@ -161,23 +164,33 @@ class Task(Generic[P, R, T]):
         assert isinstance(unique, str)
         return unique if "unique" in self._changed else free_text(self._fill(unique, bound), "unique")
 
-    def _fill(self, template: str, bound: dict[str, Any]) -> str:
+    def _lanes(self, bound: dict[str, Any]) -> list[str]:
+        """The locks and lanes of one call, as its header has them."""
+
+        def filled(what: str) -> Callable[[str], str]:
+            return str if what in self._changed else lambda text: self._fill(text, bound, what)
+
+        locks = [lock_spec(filled("lock")(name)) for name in self.options.lock]
+        lanes = [lane.filled(filled("lane")).spec(self.options.cost) for lane in self.options.lane]
+        return list(dict.fromkeys(locks)) + lanes
+
+    def _fill(self, template: str, bound: dict[str, Any], what: str = "unique") -> str:
         """A template with this call's arguments; parameters that were left out have their defaults."""
         defaults = {p.name: p.default for p in self.signature.parameters.values()}
         try:
             return template.format_map(defaults | bound)
         except (AttributeError, LookupError, ValueError, TypeError) as error:
-            raise BadOption(f"{self.name}: unique={template!r} cannot be filled in: {error}") from None
+            raise BadOption(f"{self.name}: {what}={template!r} cannot be filled in: {error}") from None
 
     def _check_templates(self) -> None:
+        plain = {name for name, one in self.signature.parameters.items() if one.kind not in _MANY}
+        templates = [("lock", name) for name in self.options.lock] + [("lane", one.name) for one in self.options.lane]
         if isinstance(self.options.unique, str):
-            plain = {name for name, one in self.signature.parameters.items() if one.kind not in _MANY}
-            strange = template_fields(self.options.unique) - plain
-            if strange:
+            templates.append(("unique", self.options.unique))
+        for what, template in templates:
+            if strange := template_fields(template) - plain:
                 names = ", ".join(sorted(plain)) or "none"
-                raise BadOption(
-                    f"{self.name}: unique={self.options.unique!r} names {strange}; its parameters are {names}"
-                )
+                raise BadOption(f"{self.name}: {what}={template!r} names {strange}; its parameters are {names}")
         if self.options.id:
             job_id(self.options.id)
 

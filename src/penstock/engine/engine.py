@@ -230,6 +230,10 @@ class Engine:
     def resume(self, queue: str) -> Call[str]:
         return self.link.call("resume", (queue,), bytes.decode)
 
+    def cap(self, queue: str, limit: int) -> Call[str]:
+        """At most so many jobs of a queue run at once; -1: no limit."""
+        return self.link.call("cap", (queue, limit), bytes.decode)
+
     def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> Call[str]:
         """Set by hand what a lane allows; a limit of -1 is what the code says."""
         args = (lane, "" if limit is None else limit, "" if paused is None else int(paused))

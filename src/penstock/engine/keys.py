@@ -17,9 +17,9 @@ KINDS: Final[dict[str, str]] = {
     "results": "hash",  # id → opaque bytes
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
     "ready": "zset",  # lexical: queue, priority and sequence, id
-    "held": "zset",  # lexical: lane, rank, id of a job that waits for this lane
+    "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
     "holders": "zset",  # lexical: lane, id of a job that has a slot of it
-    "lanes": "hash",  # lane in use → msgpack [in use, waiting, worst priority shown, tokens, as of, declared, differs, ids…]
+    "lanes": "hash",  # lane in use → msgpack: see lane_from in lib/lanes.lua
     "limits": "hash",  # lane → msgpack [limit or -1, 1 if paused]: what was set by hand
     "openings": "zset",  # due ms: lane that waits for its rate
     "scheduled": "zset",  # due ms: id
@@ -31,7 +31,7 @@ KINDS: Final[dict[str, str]] = {
     "tombs": "zset",  # when it finished: id whose header is compact
     "unique": "hash",  # unique key → id of its unfinished holder
     "waiting": "hash",  # id of an unfinished job → clients to be told of its end
-    "queues": "hash",  # queue → '' or paused
+    "queues": "hash",  # queue → paused or nothing, then a blank and its limit if it has one
     "workers": "zset",  # alive until: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that

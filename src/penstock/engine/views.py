@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
+from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
 from penstock.job import Attempt, Header, read_header
 
@@ -83,8 +84,12 @@ class Views:
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""
+        return {name: paused for name, (paused, _) in (await self.queue_settings()).items()}
+
+    async def queue_settings(self) -> dict[str, tuple[bool, int | None]]:
+        """Queue → whether it is paused, and how many of its jobs may run at once."""
         found = await self._link.ask(lambda client: client.hgetall(self._key("queues")))
-        return {name.decode(): value == b"paused" for name, value in found.items() if name}
+        return {name.decode(): _setting(value.decode()) for name, value in found.items() if name}
 
     async def workers(self) -> list[Node]:
         alive, nodes = await self._link.ask(lambda client: self._lives(client).execute())
@@ -118,14 +123,42 @@ class Views:
                 return f"scheduled until {_moment(header.due)}{why}"
             case "ready":
                 return await self._why_ready(job_id, header)
+            case "held":
+                return await self._why_held(job_id, header)
             case "running":
                 return f"running since {_moment(header.started)} on {header.claim.split(SEPARATOR)[0]}"
             case _:
                 return f"{header.state} since {_moment(header.since)}" + (f": {header.reason}" if header.reason else "")
 
+    async def _why_held(self, job_id: str, header: Header) -> str:
+        stored = header.lanes[header.home - 1].partition(SEPARATOR)[0]
+        lane = await LaneViews(self._link).one(stored)
+        what = f"{'lock' if lane.is_lock else 'lane'} {lane.name!r}"
+        before = await self._before_in_lane(stored, job_id, header, ordered=lane.ordered)
+        place = f"{before} jobs of its queue come before it"
+        if lane.paused:
+            return f"held: {what} is paused; {place}"
+        if lane.limit is not None and lane.in_use >= lane.limit:
+            holders = ", ".join(lane.holders[:3]) + (", …" if len(lane.holders) > 3 else "")
+            return f"held: {what} has {lane.in_use} of {lane.limit} in use, by {holders}; {place}"
+        opens = await self._link.ask(lambda client: client.zscore(self._key("openings"), stored))
+        if opens is not None:
+            return f"held: {what} starts {lane.rate}, the next at {_moment(int(opens))}; {place}"
+        return f"held: {what} has room for others that are next; {place}"
+
+    async def _before_in_lane(self, stored: str, job_id: str, header: Header, *, ordered: bool) -> int:
+        line = f"{stored}{SEPARATOR}{header.queue}{SEPARATOR}"
+        rank = f"{0 if ordered else header.priority:02d}{header.seq:014d}"
+        first, last = f"[{line}", f"({line}{rank}{SEPARATOR}{job_id}"
+        return int(await self._link.ask(lambda client: client.zlexcount(self._key("held"), first, last)))
+
     async def _why_ready(self, job_id: str, header: Header) -> str:
-        if (await self.queues()).get(header.queue):
+        paused, limit = (await self.queue_settings()).get(header.queue, (False, None))
+        if paused:
             return f"queue {header.queue!r} is paused"
+        running = (await self.counts()).get(header.queue, {}).get("running", 0)
+        if limit is not None and running >= limit:
+            return f"queue {header.queue!r} is at its limit: {running} of {limit} run"
         serving = [node for node in await self.workers() if "*" in node.queues or header.queue in node.queues]
         if not serving:
             return f"no live worker serves queue {header.queue!r}"
@@ -156,6 +189,11 @@ class Views:
     async def last_event(self) -> bytes:
         found = await self._link.ask(lambda client: client.xrevrange(self._key("events"), count=1))
         return bytes(found[0][0]) if found else b""
+
+
+def _setting(text: str) -> tuple[bool, int | None]:
+    limit = text.rpartition(" ")[2]
+    return text.startswith("paused"), int(limit) if limit.isdigit() else None
 
 
 def _moment(milliseconds: int) -> str:

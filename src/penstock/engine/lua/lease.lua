@@ -109,6 +109,7 @@ local function start(id, h, payload)
   local packed = stored[id]
   tally(sums, h[QUEUE], 'wait', now - h[SINCE])
   fence = fence + 1
+  if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
   if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
   give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed)), payload)
@@ -145,7 +146,7 @@ local function next_waiters(n)
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
       local row = lane.lines[queue]
-      local few = row and math.min(wanting(lane, row), n - #found) or 0
+      local few = row and math.min(wanting(lane, row), n - #found, quota[queue] or n) or 0
       for _, id in ipairs(few > 0 and waiters(lane, queue, few) or {}) do
         if not tried[id] then found[#found + 1] = id end
         tried[id] = true

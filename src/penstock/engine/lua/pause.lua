@@ -5,7 +5,8 @@
 -- returns: ok | paused (it was already)
 -- event: pause
 local queue = ARGV[1]
-if call('HGET', queues, queue) == 'paused' then return 'paused' end
-call('HSET', queues, queue, 'paused')
+local before = call('HGET', queues, queue) or ''
+if string.find(before, '^paused') then return 'paused' end
+call('HSET', queues, queue, 'paused' .. before)   -- what follows is its limit
 call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, { { 'pause', queue, '', 0, '', '' } } }))
 return 'ok'

@@ -6,8 +6,9 @@
 -- returns: ok | open (it was not paused)
 -- event: resume
 local queue = ARGV[1]
-if call('HGET', queues, queue) ~= 'paused' then return 'open' end
-call('HSET', queues, queue, '')
+local before = call('HGET', queues, queue) or ''
+if not string.find(before, '^paused') then return 'open' end
+call('HSET', queues, queue, string.sub(before, 7))
 groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
 arrivals[queue] = tonumber(call('HGET', counts, queue .. SEP .. 'ready') or 0)
 finish()

@@ -1,17 +1,24 @@
 -- Candidates: the jobs that may run next.
 -- keys: queues ready
 
--- open_queues(names) → those that are not paused.
+local quota = {}   -- queue with a limit → how many of its jobs may start
+
+-- open_queues(names) → those that are not paused and not at their limit.
 local function open_queues(names)
   local open, settings = {}, call('HMGET', queues, unpack(names))
   for i, queue in ipairs(names) do
-    if queue ~= '' and settings[i] ~= 'paused' then open[#open + 1] = queue end
+    local setting = settings[i] or ''
+    local limit = setting ~= '' and tonumber(string.match(setting, '%d+$'))
+    if limit then quota[queue] = limit - (call('HGET', counts, queue .. SEP .. 'running') or 0) end
+    local closed = string.find(setting, '^paused') or (quota[queue] and quota[queue] <= 0)
+    if queue ~= '' and not closed then open[#open + 1] = queue end
   end
   return open
 end
 
--- look(queue, from, n) → the first n members of this line, from here on.
+-- look(queue, from, n) → the first n members of this line, from here on; not more than its limit allows.
 local function look(queue, from, n)
+  n = math.min(n, quota[queue] or n)
   return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
 end
 
@@ -27,7 +34,7 @@ end
 local function step(front)
   front.at = front.at + 1
   local member = front.members[front.at]
-  if not member and front.at > 1 and #front.members == front.chunk then
+  if not member and front.at > 1 and #front.members == front.chunk and not quota[front.queue] then
     front.members, front.at = look(front.queue, '(' .. front.members[front.chunk], front.chunk), 1
     member = front.members[1]
   end

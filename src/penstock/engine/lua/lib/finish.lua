@@ -1,4 +1,5 @@
 -- The end of a script: lanes show their next jobs, everything is written, and those concerned are told.
+-- keys: queues
 
 -- rank(h) → its place among the jobs of one lane; the lower is first.
 local function rank(h) return string.format('%02d%014d', h[PRIORITY], h[SEQ]) end
@@ -118,7 +119,10 @@ local function finish()
     if head(key) == at then mail('timer', at) end
   end
   tell_ended()
-  if next(arrivals) and call('ZCARD', idle) > 1 then
+  if (next(arrivals) or next(ceased)) and call('ZCARD', idle) > 1 then
+    for queue, n in pairs(ceased) do
+      if string.find(call('HGET', queues, queue) or '', '%d$') then arrivals[queue] = (arrivals[queue] or 0) + n end
+    end
     for queue, n in pairs(arrivals) do wake(queue, math.min(n, 8)) end
   end
 end

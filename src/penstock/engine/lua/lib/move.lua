@@ -6,6 +6,7 @@ local sums = {}          -- queue → verb → jobs, or measure → milliseconds
 local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
+local ceased = {}        -- queue → how many no longer run, which matters where it has a limit
 local ended = {}         -- ids of jobs that finished
 local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
 local sequence           -- the last place in line that was given out
@@ -94,6 +95,7 @@ local function move(verb, id, h, state, text, packed)
     if laned then withdraw(key, member) else put(3, 'ZREM', key, member) end
     counted[old] = (counted[old] or 0) - 1
     if old == 'running' then
+      ceased[queue] = (ceased[queue] or 0) + 1
       if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
       tally(sums, queue, 'run', now - h[STARTED])
       h[CLAIM], h[CANCELLING] = '', 0

@@ -1,0 +1,103 @@
+"""`penstock lane`: who has the slots of locks and lanes, and how many wait."""
+
+import click
+
+from penstock.cli.helps import examples
+from penstock.cli.options import targeted
+from penstock.cli.output import Printer, Row
+from penstock.cli.target import Target, run
+from penstock.control import check_limit
+from penstock.engine.lane_views import LaneStatus, LaneViews
+from penstock.hub import Hub
+from penstock.lanes import lane_name, lock_spec
+
+_COLUMNS = ("lane", "kind", "in_use", "limit", "waiting", "paused", "rate", "conflict")
+
+
+@click.group
+def lane() -> None:
+    """List lanes and locks, look into one, change what it allows."""
+
+
+_name = click.argument("name")
+_lock = click.option("--lock", is_flag=True, help="NAME is a lock, not a lane.")
+
+
+@lane.command(epilog=examples("penstock lane ls", "penstock lane ls -o json"))
+@targeted
+def ls(target: Target, printer: Printer) -> None:
+    """List the lanes and locks that are in use, waited for, or set by hand."""
+    found = run(target.open_hub(), lambda hub: LaneViews(hub.engine.link).every())
+    if not found:
+        click.echo("no lanes: nothing that runs or waits has a lock or a lane", err=True)
+    printer.listing([_row(one) for one in found], _COLUMNS)
+
+
+@lane.command(epilog=examples("penstock lane show tenant:7", "penstock lane show account:12 --lock"))
+@_name
+@_lock
+@targeted
+def show(target: Target, printer: Printer, name: str, *, lock: bool) -> None:
+    """Show one lane or lock, and the jobs that have its slots."""
+    printer.answers([_row(run(target.open_hub(), lambda hub: _one(hub, name, lock=lock)), holders=True)], _print)
+
+
+@lane.command(
+    name="set",
+    epilog=examples("penstock lane set tenant:7 --limit 5", "penstock lane set tenant:7 --reset --resume"),
+)
+@_name
+@_lock
+@click.option("--limit", type=int, help="So many at once, whatever the code says.")
+@click.option("--reset", is_flag=True, help="What the code says counts again.")
+@click.option("--pause/--resume", default=None, help="Start nothing of it, or go on.")
+@targeted
+def set_(
+    target: Target, printer: Printer, name: str, *, lock: bool, limit: int | None, reset: bool, pause: bool | None
+) -> None:
+    """Change what a lane or lock allows, at once and until it is reset."""
+    if limit is not None and reset:
+        raise click.UsageError("--limit and --reset are opposites: use one of them")
+    if limit is None and not reset and pause is None:
+        raise click.UsageError("nothing to set: use --limit, --reset, --pause or --resume")
+    wanted = -1 if reset else None if limit is None else check_limit(limit)
+
+    async def work(hub: Hub) -> LaneStatus:
+        await hub.engine.tune(_stored(name, lock=lock), limit=wanted, paused=pause)
+        return await _one(hub, name, lock=lock)
+
+    printer.answers([_row(run(target.open_hub(), work))], _print)
+
+
+def _stored(name: str, *, lock: bool) -> str:
+    return lock_spec(name) if lock else f"lane:{lane_name(name, 'lane')}"
+
+
+async def _one(hub: Hub, name: str, *, lock: bool) -> LaneStatus:
+    return await LaneViews(hub.engine.link).one(_stored(name, lock=lock))
+
+
+def _row(status: LaneStatus, *, holders: bool = False) -> Row:
+    row = {
+        "lane": status.name,
+        "kind": "lock" if status.is_lock else "ordered" if status.ordered else "lane",
+        "in_use": status.in_use,
+        "limit": status.limit,
+        "waiting": status.waiting,
+        "paused": status.paused,
+        "rate": status.rate,
+        "conflict": status.conflict,
+    }
+    return {**row, "holders": status.holders} if holders else row
+
+
+def _print(row: Row) -> None:
+    limit = "no limit" if row["limit"] is None else f"{row['in_use']} of {row['limit']} in use"
+    paused = ", paused" if row["paused"] else ""
+    click.echo(f"{row['kind']} {row['lane']}: {limit}, {row['waiting']} wait{paused}")
+    if row["rate"]:
+        click.echo(f"  rate {row['rate']}")
+    if row["conflict"]:
+        click.echo(f"  other code declares it differently: {row['conflict']}")
+    for job in row.get("holders") or ():
+        click.echo(f"  held by job {job}")

@@ -1,0 +1,108 @@
+"""What lanes are doing: who has their slots, who waits, what was declared and what was set by hand."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.link import Link
+
+_record = msgspec.msgpack.Decoder(list[Any]).decode
+_HOLDERS = 100
+
+
+class LaneStatus(NamedTuple):
+    """A lane or a lock at one moment."""
+
+    name: str
+    is_lock: bool
+    limit: int | None  #: that counts; None: no limit
+    in_use: int
+    waiting: int
+    paused: bool
+    set_by_hand: bool  #: the limit is not the code's
+    rate: str  #: starts per second, '' without a rate
+    burst: int
+    ordered: bool
+    holders: list[str]  #: ids of jobs that have a slot, the first hundred
+    conflict: str  #: what other code declared for the same name, '' if nothing
+
+
+def split(stored: str) -> tuple[bool, str]:
+    """Whether it is a lock, and its name."""
+    kind, _, name = stored.partition(":")
+    return kind == "lock", name
+
+
+class LaneViews:
+    """Questions about the lanes of one namespace."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._key = link.keys
+
+    async def one(self, stored: str) -> LaneStatus:
+        """A lane by its stored name, `lock:…` or `lane:…`; one that nobody uses is empty."""
+        return _status(stored, await self._link.ask(lambda client: self._parts(client, stored).execute()))
+
+    def one_sync(self, stored: str) -> LaneStatus:
+        return _status(stored, self._link.ask_sync(lambda client: self._parts(client, stored).execute()))
+
+    async def every(self, most: int = 10_000) -> list[LaneStatus]:
+        """All lanes that are in use or were set by hand."""
+        names = await self._link.ask(lambda client: self._names(client, most))
+        return [await self.one(name) for name in sorted(names)]
+
+    async def _names(self, client: Any, most: int) -> set[str]:
+        names: set[str] = set()
+        for part in ("lanes", "limits"):
+            async for name, _ in client.hscan_iter(self._key(part), count=500):
+                if name and len(names) < most:
+                    names.add(name.decode())
+        return names
+
+    def _parts(self, client: Any, stored: str) -> Any:
+        pipe = client.pipeline(transaction=False)
+        pipe.hget(self._key("lanes"), stored)
+        pipe.hget(self._key("limits"), stored)
+        first, last = f"[{stored}{SEPARATOR}", f"({stored} "
+        pipe.zrange(self._key("holders"), first, last, bylex=True, offset=0, num=_HOLDERS)
+        return pipe
+
+
+def _status(stored: str, found: Iterable[Any]) -> LaneStatus:
+    raw, by_hand, holders = found
+    record: list[Any] = _record(raw) if raw else [0, 0, 0, "", ""]
+    fixed, paused = _record(by_hand) if by_hand else [-1, 0]
+    is_lock, name = split(stored)
+    limit, rate, burst, kind = _declared(str(record[3]))
+    declared = 1 if is_lock else limit
+    return LaneStatus(
+        name=name,
+        is_lock=is_lock,
+        limit=fixed if fixed >= 0 else declared,
+        in_use=int(record[0]),
+        waiting=sum(int(number) for number in record[6::4]),
+        paused=bool(paused),
+        set_by_hand=fixed >= 0,
+        rate=rate,
+        burst=burst,
+        ordered=bool(kind),
+        holders=[member.decode().rpartition(SEPARATOR)[2] for member in holders],
+        conflict=_words(str(record[4])),
+    )
+
+
+def _declared(text: str) -> tuple[int | None, str, int, str]:
+    limit, rate, burst, kind = (*text.split(SEPARATOR), "", "", "", "")[:4]
+    per_second = f"{float(rate) * 1000:g}/s" if rate else ""
+    return int(limit) if limit else None, per_second, int(burst or 0), kind
+
+
+def _words(text: str) -> str:
+    if not text:
+        return ""
+    limit, rate, burst, kind = _declared(text)
+    parts = [f"limit {limit}" if limit is not None else "", f"rate {rate}, burst {burst}" if rate else "", kind]
+    return ", ".join(part for part in parts if part) or "no limit"
