@@ -1,0 +1,36 @@
+"""RQ: `def` jobs only."""
+
+from datetime import timedelta
+
+from benchmarks.adapters.jobs import URL, crash_in_thread, start
+from redis import Redis
+from rq import Queue
+
+
+def run_thread(number):
+    start(number)
+
+
+def run_payload(number, payload):
+    start(number)
+
+
+TASKS = {"thread": run_thread, "payload": run_payload, "crash": crash_in_thread}
+
+
+class Sender:
+    kinds = tuple(TASKS)
+
+    def __init__(self):
+        self.queue = Queue("bench", connection=Redis.from_url(URL))
+
+    def send_sync(self, job):
+        self.queue.enqueue(TASKS[job.kind], *job.arguments, result_ttl=0)
+
+    async def send_many(self, jobs):
+        for first in range(0, len(jobs), 1_000):
+            data = [Queue.prepare_data(TASKS[job.kind], job.arguments, result_ttl=0) for job in jobs[first : first + 1_000]]
+            self.queue.enqueue_many(data)
+
+    async def send_later(self, job, seconds):
+        self.queue.enqueue_in(timedelta(seconds=seconds), TASKS[job.kind], *job.arguments, result_ttl=0)
