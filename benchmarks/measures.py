@@ -115,10 +115,11 @@ class Bench:
 
     def _idle(self, workers: Workers) -> Found:
         pids = workers.pids()
-        used, spent, begin = self.server.meter(), processes.cpu(pids), time.monotonic()
-        time.sleep(self.scale.idle)
+        spent, begin = processes.cpu(pids), time.monotonic()
+        with self.server.counting() as counter:
+            time.sleep(self.scale.idle)
         seconds = time.monotonic() - begin
-        yield "idle.commands", [self.server.meter().since(used).commands / seconds]
+        yield "idle.commands", [counter.commands / seconds]
         yield "idle.cpu", [100 * (processes.cpu(pids) - spent) / seconds]
 
     def _latency(self, adapter: Adapter) -> Found:
@@ -157,27 +158,38 @@ class Bench:
         found = [self._drain(adapter, workers, kind, count) for _ in range(self.scale.repeats)]
         yield f"drain.{kind}", [one["drain"] for one in found]
         if kind == adapter.kind:
-            for name in ("commands", "bytes", "worker", "server"):
+            for name in ("bytes", "worker", "server"):
                 yield f"cost.{name}", [one[name] for one in found]
+            yield "cost.commands", [self._commands(adapter, workers, kind, count)]
 
     def _drain(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> dict[str, float]:
-        workers.hold()
-        try:
-            first = self._fill(adapter, kind, count, size=1_024 if kind == "payload" else 0)
-            used, spent = self.server.meter(), processes.cpu(workers.pids())
-        finally:
-            begin = time.monotonic()
-            workers.go()
-        seconds = self.place.started(first, count, self.scale.limit) - begin
-        time.sleep(0.3)  # until the last ones are settled
+        first = self._held(adapter, workers, kind, count)
+        used, spent, begin = self.server.meter(), processes.cpu(workers.pids()), time.monotonic()
+        seconds = self._released(workers, first, count) - begin
         usage = self.server.meter().since(used)
         return {
             "drain": count / seconds,
-            "commands": usage.commands / count,
             "bytes": usage.bytes / count,
             "server": 1e6 * usage.cpu / count,
             "worker": 1e6 * (processes.cpu(workers.pids()) - spent) / count,
         }
+
+    def _commands(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> float:
+        first = self._held(adapter, workers, kind, count)
+        with self.server.counting() as counter:
+            self._released(workers, first, count)
+        return counter.commands / count
+
+    def _held(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> int:
+        """A full queue, and workers that may not move."""
+        workers.hold()
+        return self._fill(adapter, kind, count, size=1_024 if kind == "payload" else 0)
+
+    def _released(self, workers: Workers, first: int, count: int) -> float:
+        workers.go()
+        last = self.place.started(first, count, self.scale.limit)
+        time.sleep(0.3)  # until the last ones are settled
+        return last
 
     def crash(self) -> Found:
         """Kill a worker in the middle of a job and start another; when the job runs again."""

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,26 +24,21 @@ SETTINGS: Final = ("--save", "", "--appendonly", "yes", "--appendfsync", "everys
 class Usage:
     """What clients had from the server."""
 
-    commands: int
     bytes: int
     cpu: float
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """The server's counts at a moment: commands and bytes of each connection, and seconds of CPU."""
+    """The server's counts at a moment: bytes of each connection, and seconds of CPU."""
 
-    clients: dict[int, tuple[int, int]]
+    clients: dict[int, int]
     cpu: float
 
     def since(self, earlier: "Meter") -> Usage:
         """What was used in between, but for connections that were closed meanwhile."""
-        grown = [(now, earlier.clients.get(client, (0, 0))) for client, now in self.clients.items()]
-        return Usage(
-            commands=sum(now[0] - then[0] for now, then in grown),
-            bytes=sum(now[1] - then[1] for now, then in grown),
-            cpu=self.cpu - earlier.cpu,
-        )
+        grown = sum(now - earlier.clients.get(client, 0) for client, now in self.clients.items())
+        return Usage(grown, self.cpu - earlier.cpu)
 
 
 class Server:
@@ -80,20 +76,44 @@ class Server:
         return int(self._client.info("memory")["used_memory"])
 
     def meter(self) -> Meter:
-        """Counted per connection, as the totals of INFO also count what scripts call."""
         clients = {
-            int(client["id"]): (int(client["tot-cmds"]), int(client["tot-net-in"]) + int(client["tot-net-out"]))
+            int(client["id"]): int(client.get("tot-net-in", 0)) + int(client.get("tot-net-out", 0))
             for client in self._client.client_list()
             if int(client["id"]) != self._own
         }
         used = self._client.info("cpu")
         return Meter(clients, used["used_cpu_user"] + used["used_cpu_sys"])
 
+    @contextmanager
+    def counting(self) -> Iterator["Counter"]:
+        """Count the commands that clients send; this slows the server down, so nothing else is measured meanwhile."""
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(b"MONITOR\r\n")
+            counter = Counter(connection)
+            counter.start()
+            yield counter
+            time.sleep(0.05)  # what is on its way
+            connection.shutdown(socket.SHUT_RDWR)
+            counter.join()
+
     def end(self) -> None:
         with contextlib.suppress(redis.RedisError):
             self._client.close()
         self._process.kill()
         self._process.wait()
+
+
+class Counter(threading.Thread):
+    """Reads what MONITOR shows. INFO cannot tell a client's commands from those that its scripts call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self._lines = connection.makefile("rb")
+        self.commands = 0
+
+    def run(self) -> None:
+        for line in self._lines:
+            self.commands += b"]" in line and not line.partition(b"]")[0].endswith(b" lua")
 
 
 @contextmanager

@@ -116,8 +116,9 @@ PEERS: Final = (
         title="docket",
         packages=("pydocket", "hiredis", "uvloop"),
         worker=(
-            *("docket", "worker", "--docket", "bench", "--url", "{url}", "--tasks", "benchmarks.adapters.docket:tasks"),
-            *("--concurrency", "100", "--logging-level", "ERROR", "--name", "{unique}"),
+            *("docket", "worker", "--docket", "bench", "--tasks", "benchmarks.adapters.docket:tasks"),
+            *("--url", "{url}?max_connections=1000", "--concurrency", "100", "--logging-level", "ERROR"),
+            *("--name", "{unique}"),
         ),
         settings="concurrency 100, results not kept",
     ),

@@ -35,7 +35,7 @@ class Sender:
     kinds = tuple(TASKS)
 
     async def open(self):
-        self.docket = Docket(name="bench", url=URL, execution_ttl=timedelta(0))
+        self.docket = Docket(name="bench", url=f"{URL}?max_connections=1000", execution_ttl=timedelta(0))
         await self.docket.__aenter__()
         for task in tasks:
             self.docket.register(task)
