@@ -63,8 +63,9 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """How far the repeats lie apart, as a share of the best."""
-        return (max(self.values) - min(self.values)) / self.best if self.best else 0.0
+        """How far the repeats lie apart, as a share of the largest."""
+        largest = max(map(abs, self.values))
+        return (max(self.values) - min(self.values)) / largest if largest else 0.0
 
     def __str__(self) -> str:
         measure = MEASURES[self.measure]

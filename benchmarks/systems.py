@@ -19,6 +19,7 @@ class System:
     settings: str  #: for readers: how it is tuned
     scheduler: tuple[str, ...] = ()  #: a process of its own that delayed jobs need
     is_peer: bool = True
+    keeps_record: bool = True  #: of each job by its id, so that one can ask for it, rather than only a place in line
 
 
 BARE: Final = System(
@@ -54,6 +55,7 @@ PEERS: Final = (
             *("--without-gossip", "--without-mingle", "--without-heartbeat", "-n", "{unique}"),
         ),
         settings="solo pool, results ignored, no gossip, mingle or heartbeat",
+        keeps_record=False,
     ),
     System(
         name="dramatiq",
@@ -68,6 +70,7 @@ PEERS: Final = (
         packages=("huey", "redis", "hiredis"),
         worker=("huey_consumer", "benchmarks.adapters.huey.huey", "-w", "4", "-k", "thread", "-q", "-s", "1"),
         settings="4 threads, blocking reads, no results",
+        keeps_record=False,
     ),
     System(
         name="arq",
@@ -96,6 +99,7 @@ PEERS: Final = (
             *("taskiq", "scheduler", "benchmarks.adapters.taskiq:scheduler", "--log-level", "ERROR"),
             *("--update-interval", "1", "--loop-interval", "1"),
         ),
+        keeps_record=False,
     ),
     System(
         name="streaq",

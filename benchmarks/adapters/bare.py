@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.adapters.jobs import URL, start
 from penstock.bench.bare import Bare
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 pool = ThreadPoolExecutor()
@@ -33,11 +34,14 @@ class Sender:
     kinds = tuple(TASKS)
 
     async def open(self):
-        self.client = Redis.from_url(URL)
+        self.client, self.blocking = Redis.from_url(URL), BlockingRedis.from_url(URL)
         self.bare = await Bare(self.client, "bench").open()
 
     async def send(self, job):
         await self.bare.put([[job.kind, job.arguments]])
+
+    def send_sync(self, job):
+        self.blocking.evalsha(*self.bare.putting([[job.kind, job.arguments]]))
 
     async def send_many(self, jobs):
         await self.bare.put([[job.kind, job.arguments] for job in jobs])

@@ -64,10 +64,14 @@ class Bare:
     async def put(self, jobs: Sequence[Any]) -> None:
         """Store jobs, a page per round trip."""
         for first in range(0, len(jobs), PAGE):
-            arguments: list[Any] = []
-            for job in jobs[first : first + PAGE]:
-                arguments += (new_id(), self._encode(job))
-            await self._client.evalsha(self._put, 3, self._payloads, self._ready, self._wake, *arguments)
+            await self._client.evalsha(*self.putting(jobs[first : first + PAGE]))
+
+    def putting(self, jobs: Sequence[Any]) -> list[Any]:
+        """The script that stores a page of jobs, with its keys and arguments, for any client."""
+        arguments = [self._put, 3, self._payloads, self._ready, self._wake]
+        for job in jobs:
+            arguments += (new_id(), self._encode(job))
+        return arguments
 
     async def drain(self, run: Callable[[Any], Awaitable[None]]) -> None:
         """Until there is nothing left."""
