@@ -1,7 +1,7 @@
 """`python -m benchmarks ours`, `… peers`, `… page`."""
 
 import argparse
-import sys
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -56,16 +56,16 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _names(known: object) -> object:
+def _names(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         for name in names:
-            if name not in known:  # type: ignore[operator]
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")  # type: ignore[arg-type]
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
         return names
 
     return parse
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

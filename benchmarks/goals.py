@@ -18,7 +18,7 @@ LIMIT: Final = "limit"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Penstock's figure against another: at least `factor` times it where more is better, else at most, plus `slack`."""
+    """Penstock's figure against another: at least `factor` times it where more is better, else at most, and `slack`."""
 
     measure: str
     against: str
@@ -67,13 +67,19 @@ def outcomes(results: Results) -> list[Outcome]:
 
 def _outcome(goal: Goal, results: Results) -> Outcome:
     ours, other = results.get(PENSTOCK.name, goal.measure), _other(goal, results)
-    bound = goal.factor if goal.against == LIMIT else other and goal.factor * other.best + goal.slack
+    bound = _bound(goal, other)
     more = MEASURES[goal.measure].more_is_better
     if ours is None or bound is None:
         return Outcome(goal, _wanted(goal), str(ours or "–"), _named(other), "–", None)
     reached = ours.best >= bound if more else ours.best <= bound
     ratio = "" if other is None or not other.best else f"{ours.best / other.best:.2f}×"
     return Outcome(goal, _wanted(goal), str(ours), _named(other), ratio, reached)
+
+
+def _bound(goal: Goal, other: Figure | None) -> float | None:
+    if goal.against == LIMIT:
+        return goal.factor
+    return None if other is None else goal.factor * other.best + goal.slack
 
 
 def _other(goal: Goal, results: Results) -> Figure | None:

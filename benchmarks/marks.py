@@ -1,6 +1,6 @@
 """When each job started: shared memory with a place for every job's number, which any process may write.
 
-A job costs one store of eight bytes here, whatever runs it: a loop, a thread, a forked process, another language's port.
+A job costs one store of eight bytes here, whatever runs it: a loop, a thread, a forked process.
 """
 
 import mmap

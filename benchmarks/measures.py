@@ -1,13 +1,14 @@
 """The measures, in the order in which a run takes them. Each gives figures as it finds them.
 
-Workers are held still (SIGSTOP) while their queue is filled, so that a drain begins with warm workers, a full queue and a
-known moment, for every system alike.
+Workers are held still (SIGSTOP) while their queue is filled, so that a drain begins with warm workers, a full queue and
+a known moment, for every system alike.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks import processes
 from benchmarks.adapter import Adapter, Failed, Place, Workers, sending, working
@@ -25,6 +26,7 @@ class Scale:
     most: int = 40_000  #: jobs in one repeat
     warm: int = 200  #: jobs that show how fast a system is, before it counts
     limit: float = 20.0  #: seconds that one repeat may take
+    pause: float = 1.0  #: seconds until a worker has done what it does once, after its start; and of jobs' delays
     idle: float = 5.0
     stored: int = 10_000  #: jobs that the server's memory is divided by; many, as its tables grow in steps
     latency: int = 100
@@ -53,8 +55,9 @@ class Bench:
                     yield f"enqueue.{name}", self._rates(adapter, "one_by_one", 50, way=way)
             yield "enqueue.callers", self._rates(adapter, "callers", 200)
             yield "enqueue.bulk", self._rates(adapter, "many", self.scale.warm)
+            self._audit(adapter)
 
-    def _rates(self, adapter: Adapter, verb: str, warm: int, **arguments: str) -> list[float]:
+    def _rates(self, adapter: Adapter, verb: str, warm: int, **arguments: Any) -> list[float]:
         def rate(count: int) -> float:
             first = self.place.numbers(count)
             answer = adapter.ask(verb, kind=adapter.kind, first=first, count=count, **arguments)
@@ -70,6 +73,7 @@ class Bench:
             before = self.server.memory()
             self._fill(adapter, "payload", self.scale.stored, size=100)
             yield "memory.job", [(self.server.memory() - before) / self.scale.stored]
+            self._audit(adapter)
 
     def _fill(self, adapter: Adapter, kind: str, count: int, size: int = 0) -> int:
         first = self.place.numbers(count)
@@ -84,7 +88,7 @@ class Bench:
             with working(self.place) as workers:
                 startup = self.place.started(first, 1, self.scale.limit) - begin
                 yield "start.seconds", [startup]
-                time.sleep(1)  # what a worker does once, after it began
+                time.sleep(self.scale.pause)
                 yield "start.memory", [processes.memory(workers.pids())]
                 if self.wanted("idle"):
                     yield from self._idle(workers)
@@ -103,14 +107,14 @@ class Bench:
             with working(self.place, 2) as workers:
                 first = self._fill(adapter, adapter.kind, self.scale.warm)
                 self.place.started(first, self.scale.warm, self.scale.limit)
-                time.sleep(2 * self.scale.seconds)  # until the slower starter is there, too
+                time.sleep(2 * self.scale.pause)  # until the slower starter is there, too
                 for name, values in self._drains(adapter, workers, adapter.kind):
                     if name.startswith("drain"):
                         yield "drain.two", values
             self._audit(adapter)
 
     def _audit(self, adapter: Adapter) -> None:
-        if "audit" in adapter.ways and (findings := adapter.ask("audit")["findings"]):
+        if "audit" in adapter.ways and (findings := adapter.ask("audit", limit=120)["findings"]):
             raise Failed(f"the audit found: {findings[:3]}")
 
     def _idle(self, workers: Workers) -> Found:
@@ -140,7 +144,7 @@ class Bench:
         try:
             for _ in range(self.scale.repeats):
                 first, count = self.place.numbers(self.scale.late), self.scale.late
-                delays = [0.5 + i / count for i in range(count)]
+                delays = [self.scale.pause * (0.5 + i / count) for i in range(count)]
                 due = adapter.ask("later", kind=adapter.kind, first=first, delays=delays)["due"]
                 self.place.started(first, count, 8.0)
                 late = [1_000 * (self.place.marks.started(first + i) - at) for i, at in enumerate(due)]
@@ -205,9 +209,8 @@ class Bench:
             with working(self.place):
                 again = self.place.started(first + 1, 1, self.scale.crash)
             yield "crash.return", [again - begin]
+            self._audit(adapter)
 
 
 def _quantile(values: list[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-

@@ -42,13 +42,13 @@ make bench-peers    # beside other job queues, too, under 15 minutes; writes thi
 python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
-Every system has its own virtual environment with the newest versions, its best documented settings, and the same server,
-fresh for each part: {server}, append-only file, fsync every second, on a loopback port. Each figure is the best of its
-repeats; ± is how far they lie apart. A job writes the moment of its start into shared memory and does nothing else.
-Workers are warm and held still while the queue is filled, then let go. The *bare loop* is the least that a job queue can
-do with a script: take 100 jobs, note who has them, decode them, run each as a task, settle them with the next call; it
-knows no states, retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of Penstock
-with a worker ends with an audit of all that is stored.
+Every system has its own virtual environment with the newest versions, its best documented settings, and the same
+server, fresh for each part: {server}, append-only file, fsync every second, on a loopback port. Each figure is the best
+of its repeats; ± is how far they lie apart. A job writes the moment of its start into shared memory and does nothing
+else. Workers are warm and held still while the queue is filled, then let go. The *bare loop* is the least that a job
+queue can do with a script: take 100 jobs, note who has them, decode them, run each as a task, settle them with the next
+call; it knows no states, retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of
+Penstock ends with an audit of all that is stored.
 """
 
 

@@ -26,9 +26,10 @@ class Bar:
 def bars(title: str, note: str, rows: list[Bar], *, logarithmic: bool = False) -> str:
     """A horizontal bar for each row. A logarithmic scale begins at a power of ten below the smallest."""
     height = TOP + ROW * len(rows) + 12
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    font = 'font-family="system-ui, sans-serif" font-size="13"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label="{escape(title)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} role="img" aria-label="{escape(title)}">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
         f'<text x="12" y="24" font-size="16" font-weight="600" fill="#212529">{escape(title)}</text>',
         f'<text x="12" y="42" fill="#495057">{escape(note)}</text>',

@@ -28,7 +28,12 @@ PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Found]], ...]] = (
 
 
 def run(
-    systems: Iterable[System], programs: Programs, say: Say, *, groups: Iterable[str] = GROUPS, scale: Scale | None = None
+    systems: Iterable[System],
+    programs: Programs,
+    say: Say,
+    *,
+    groups: Iterable[str] = GROUPS,
+    scale: Scale | None = None,
 ) -> Results:
     """Measure one system after the other; what waits for a lost worker runs for all of them at once, at the end."""
     begin = time.monotonic()

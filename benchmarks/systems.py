@@ -27,7 +27,7 @@ BARE: Final = System(
     title="bare loop",
     packages=("--editable", ".", "uvloop"),
     worker=("python", "-m", "benchmarks.adapters", "bare", "work"),
-    settings="a script that takes 100 jobs and settles the last 100; a task for each job; lateness is an asyncio timer's",
+    settings="one script takes 100 jobs and settles the last 100; a task per job; its delays are asyncio timers",
     is_peer=False,
 )
 PENSTOCK: Final = System(

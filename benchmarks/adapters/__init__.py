@@ -1,7 +1,7 @@
 """One adapter per system: the same jobs, and the same few ways to send them.
 
-An adapter runs in its system's own virtual environment. It has tasks for the kinds of job that the system can run, and a
-class `Sender` with those of these methods that the system has:
+An adapter runs in its system's own virtual environment. It has tasks for the kinds of job that the system can run, and
+a class `Sender` with those of these methods that the system has:
 
     send(job)         await one enqueue
     send_sync(job)    one enqueue from blocking code

@@ -7,6 +7,7 @@ from functools import partial
 import uvloop
 from arq import create_pool, func
 from arq.connections import RedisSettings
+
 from benchmarks.adapters.jobs import URL, crash, start
 
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())

@@ -3,10 +3,11 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.adapters.jobs import URL, start
-from penstock.bench.bare import Bare
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
+
+from benchmarks.adapters.jobs import URL, start
+from penstock.bench.bare import Bare
 
 pool = ThreadPoolExecutor()
 

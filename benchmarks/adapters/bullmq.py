@@ -3,8 +3,9 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.adapters.jobs import URL, crash, start
 from bullmq import Queue, Worker
+
+from benchmarks.adapters.jobs import URL, crash, start
 
 pool = ThreadPoolExecutor()
 

@@ -1,7 +1,8 @@
 """Celery: `def` jobs only; a job is acknowledged late where it must survive its worker."""
 
-from benchmarks.adapters.jobs import URL, crash_in_thread, start
 from celery import Celery
+
+from benchmarks.adapters.jobs import URL, crash_in_thread, start
 
 app = Celery("bench", broker=URL)
 app.conf.update(

@@ -4,8 +4,9 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.adapters.jobs import URL, crash, start
 from docket import Docket
+
+from benchmarks.adapters.jobs import URL, crash, start
 
 pool = ThreadPoolExecutor()
 

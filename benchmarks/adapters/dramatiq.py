@@ -1,9 +1,10 @@
 """Dramatiq: `def` jobs in threads, `async def` jobs through its AsyncIO middleware."""
 
 import dramatiq
-from benchmarks.adapters.jobs import URL, crash_in_thread, start
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import AsyncIO
+
+from benchmarks.adapters.jobs import URL, crash_in_thread, start
 
 broker = RedisBroker(url=URL)
 broker.add_middleware(AsyncIO())

@@ -1,7 +1,8 @@
 """Huey: `def` jobs only."""
 
-from benchmarks.adapters.jobs import URL, crash_in_thread, start
 from huey import RedisHuey
+
+from benchmarks.adapters.jobs import URL, crash_in_thread, start
 
 huey = RedisHuey("bench", url=URL, results=False, blocking=True)
 

@@ -27,7 +27,7 @@ class Job:
 
 
 def crash(number: int) -> bool:
-    """Whether this is the job's first run, which then lasts until its worker is killed; a second one leaves its mark."""
+    """Whether this is the job's first run, which lasts until its worker is killed; a second one leaves its mark."""
     first = not marks.started(number)
     start(number if first else number + 1)
     return first

@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
-from benchmarks.adapters.jobs import URL, crash_in_thread, start
 from redis import Redis
 from rq import Queue
+
+from benchmarks.adapters.jobs import URL, crash_in_thread, start
 
 
 def run_thread(number):
@@ -29,8 +30,8 @@ class Sender:
 
     async def send_many(self, jobs):
         for first in range(0, len(jobs), 1_000):
-            data = [Queue.prepare_data(TASKS[job.kind], job.arguments, result_ttl=0) for job in jobs[first : first + 1_000]]
-            self.queue.enqueue_many(data)
+            page = jobs[first : first + 1_000]
+            self.queue.enqueue_many([Queue.prepare_data(TASKS[job.kind], job.arguments, result_ttl=0) for job in page])
 
     async def send_later(self, job, seconds):
         self.queue.enqueue_in(timedelta(seconds=seconds), TASKS[job.kind], *job.arguments, result_ttl=0)

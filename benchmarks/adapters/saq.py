@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import uvloop
-from benchmarks.adapters.jobs import URL, crash, start
 from saq import Queue
+
+from benchmarks.adapters.jobs import URL, crash, start
 
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 pool = ThreadPoolExecutor()

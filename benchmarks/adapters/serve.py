@@ -1,4 +1,4 @@
-"""The adapter's side of the line protocol: a request is a line of JSON with `do` and its arguments, and so is the answer."""
+"""The adapter's side of the line protocol: a request is a line of JSON with `do` and its arguments; so is an answer."""
 
 import asyncio
 import json

@@ -3,8 +3,9 @@
 import asyncio
 from datetime import timedelta
 
-from benchmarks.adapters.jobs import URL, crash, start
 from streaq import Worker
+
+from benchmarks.adapters.jobs import URL, crash, start
 
 worker = Worker(redis_url=URL, queue_name="bench", concurrency=100, anyio_kwargs={"use_uvloop": True})
 

@@ -3,9 +3,10 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.adapters.jobs import URL, crash, start
 from taskiq import TaskiqScheduler
 from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
+
+from benchmarks.adapters.jobs import URL, crash, start
 
 broker = RedisStreamBroker(URL, queue_name="bench", consumer_id="0")
 source = ListRedisScheduleSource(URL)
