@@ -30,7 +30,7 @@ bench: $(READY) ## measure this machine: Penstock beside a bare loop, a minute
 	@$(BIN)/python -m benchmarks ours
 
 bench-peers: $(READY) ## beside other job queues, too, 15 minutes; writes docs/performance.md
-	@$(BIN)/python -m benchmarks peers --newest --write
+	@$(BIN)/python -m benchmarks peers --write
 
 check: $(READY) ## ruff, mypy --strict, import-linter, luacheck
 	$(BIN)/ruff check .

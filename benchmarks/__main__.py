@@ -19,7 +19,7 @@ def main() -> None:
         results.save(options.json)
         print(page.terminal(results))
     if options.command == "page" or options.write:
-        page.write(Results.load(options.json), ROOT / "docs")
+        page.write(Results.read(options.json), ROOT / "docs")
 
 
 def _measure(options: argparse.Namespace) -> Results:

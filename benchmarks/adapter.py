@@ -74,7 +74,7 @@ class Place:
             if self.marks.started(unseen):
                 unseen += 1
             elif time.monotonic() > until:
-                raise Failed(f"{unseen - first:,} of {count:,} jobs in order after {limit:g} s {self.last_words()}")
+                raise Failed(f"only {unseen - first:,} of {count:,} jobs within {limit:g} s; {self.last_words()}")
             else:
                 time.sleep(0.01)
         return max(map(self.marks.started, range(first, first + count)))

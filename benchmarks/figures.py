@@ -78,6 +78,7 @@ class Results:
 
     date: str = ""
     machine: str = ""
+    load: float = 0.0  #: of the machine before the run: anything but a small figure spoils it
     server: str = ""
     python: str = ""
     seconds: float = 0.0
@@ -96,7 +97,7 @@ class Results:
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> "Results":
+    def read(cls, path: Path) -> "Results":
         data = json.loads(path.read_text())
         data["figures"] = [Figure(**one) for one in data["figures"]]
         return cls(**data)

@@ -113,6 +113,12 @@ class Bench:
                         yield "drain.two", values
             self._audit(adapter)
 
+    def _again(self, number: int) -> float:
+        try:
+            return self.place.started(number, 1, self.scale.crash)
+        except Failed:
+            raise Failed(f"the job did not run again within {self.scale.crash:g} s of kill -9") from None
+
     def _audit(self, adapter: Adapter) -> None:
         if "audit" in adapter.ways and (findings := adapter.ask("audit", limit=120)["findings"]):
             raise Failed(f"the audit found: {findings[:3]}")
@@ -207,7 +213,7 @@ class Bench:
                 workers.kill()
                 begin = time.monotonic()
             with working(self.place):
-                again = self.place.started(first + 1, 1, self.scale.crash)
+                again = self._again(first + 1)
             yield "crash.return", [again - begin]
             self._audit(adapter)
 

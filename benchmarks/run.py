@@ -56,6 +56,7 @@ class _Run:
         self.results = Results(
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             machine=f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+            load=round(os.getloadavg()[0], 1),
             python=platform.python_version(),
         )
 

@@ -54,22 +54,22 @@ PEERS: Final = (
             *("celery", "-A", "benchmarks.adapters.celery", "worker", "-P", "solo", "-l", "ERROR", "-Q", "bench"),
             *("--without-gossip", "--without-mingle", "--without-heartbeat", "-n", "{unique}"),
         ),
-        settings="solo pool, results ignored, no gossip, mingle or heartbeat",
+        settings="solo pool (tried: solo, threads, prefork), results ignored, no gossip, mingle or heartbeat",
         keeps_record=False,
     ),
     System(
         name="dramatiq",
         title="Dramatiq",
         packages=("dramatiq", "redis", "hiredis"),
-        worker=("dramatiq", "benchmarks.adapters.dramatiq", "-p", "1", "-t", "8", "--skip-logging"),
-        settings="one process, 8 threads, AsyncIO middleware",
+        worker=("dramatiq", "benchmarks.adapters.dramatiq", "-p", "1", "-t", "16", "--skip-logging"),
+        settings="one process, 16 threads (tried: 2, 4, 8, 16, 32, 64), AsyncIO middleware",
     ),
     System(
         name="huey",
         title="Huey",
         packages=("huey", "redis", "hiredis"),
-        worker=("huey_consumer", "benchmarks.adapters.huey.huey", "-w", "4", "-k", "thread", "-q", "-s", "1"),
-        settings="4 threads, blocking reads, no results",
+        worker=("huey_consumer", "benchmarks.adapters.huey.huey", "-w", "1", "-k", "thread", "-q", "-s", "1"),
+        settings="1 thread (tried: 1, 4, 8), blocking reads, no results",
         keeps_record=False,
     ),
     System(
@@ -77,14 +77,14 @@ PEERS: Final = (
         title="arq",
         packages=("arq", "hiredis", "uvloop"),
         worker=("arq", "benchmarks.adapters.arq.WorkerSettings"),
-        settings="max_jobs=100, poll_delay=0.02, results not kept, uvloop",
+        settings="max_jobs=500 (tried: 20, 100, 500), poll_delay=0.02, results not kept, uvloop",
     ),
     System(
         name="saq",
         title="SAQ",
         packages=("saq[redis]", "hiredis", "uvloop", "typing_extensions"),
         worker=("saq", "benchmarks.adapters.saq.settings"),
-        settings="concurrency 100, results not kept, uvloop",
+        settings="concurrency 500 (tried: 20, 100, 500), results not kept, uvloop",
     ),
     System(
         name="taskiq",
@@ -92,9 +92,9 @@ PEERS: Final = (
         packages=("taskiq", "taskiq-redis", "hiredis", "uvloop"),
         worker=(
             *("taskiq", "worker", "benchmarks.adapters.taskiq:broker", "--workers", "1", "--log-level", "ERROR"),
-            *("--max-async-tasks", "100", "--max-prefetch", "100", "--no-parse"),
+            *("--max-async-tasks", "1000", "--max-prefetch", "1000", "--no-parse"),
         ),
-        settings="RedisStreamBroker, one process, 100 tasks and 100 prefetched, no parsing, no results, uvloop",
+        settings="RedisStreamBroker, 1,000 tasks, 1,000 prefetched (tried: 100 and 0, 100, 1,000), no results, uvloop",
         scheduler=(
             *("taskiq", "scheduler", "benchmarks.adapters.taskiq:scheduler", "--log-level", "ERROR"),
             *("--update-interval", "1", "--loop-interval", "1"),
@@ -106,14 +106,14 @@ PEERS: Final = (
         title="streaQ",
         packages=("streaq", "uvloop"),
         worker=("streaq", "run", "benchmarks.adapters.streaq:worker"),
-        settings="concurrency 100, results not kept, uvloop",
+        settings="concurrency 500 (tried: 20, 100, 500), results not kept, uvloop",
     ),
     System(
         name="bullmq",
         title="bullmq (Python)",
         packages=("bullmq", "hiredis", "uvloop"),
         worker=("python", "-m", "benchmarks.adapters", "bullmq", "work"),
-        settings="concurrency 100, removeOnComplete, uvloop",
+        settings="concurrency 20 (tried: 20, 100, 500), removeOnComplete, uvloop",
     ),
     System(
         name="docket",
@@ -124,7 +124,7 @@ PEERS: Final = (
             *("--url", "{url}?max_connections=1000", "--concurrency", "100", "--logging-level", "ERROR"),
             *("--name", "{unique}"),
         ),
-        settings="concurrency 100, results not kept",
+        settings="concurrency 100 (tried: 20, 100, 500), results not kept",
     ),
 )
 SYSTEMS: Final = (BARE, PENSTOCK, *PEERS)

@@ -38,7 +38,7 @@ TASKS = {"async": "run_async", "thread": "run_thread", "payload": "run_payload",
 class WorkerSettings:
     functions = (run_async, run_thread, run_payload, func(run_crash, timeout=7_200))
     redis_settings = settings
-    max_jobs = 100
+    max_jobs = 500
     poll_delay = 0.02
     keep_result = 0
     log_results = False

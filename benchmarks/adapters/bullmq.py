@@ -22,7 +22,7 @@ async def process(job, token):
 
 
 async def work():
-    worker = Worker("bench", process, {"connection": URL, "concurrency": 100, "autorun": False})
+    worker = Worker("bench", process, {"connection": URL, "concurrency": 20, "autorun": False})
     await worker.run()
 
 

@@ -33,7 +33,7 @@ async def run_crash(ctx, *, number):
 
 
 TASKS = {"async": "run_async", "thread": "run_thread", "payload": "run_payload", "crash": "run_crash"}
-settings = {"queue": queue, "functions": [run_async, run_thread, run_payload, run_crash], "concurrency": 100}
+settings = {"queue": queue, "functions": [run_async, run_thread, run_payload, run_crash], "concurrency": 500}
 
 
 class Sender:

@@ -7,7 +7,7 @@ from streaq import Worker
 
 from benchmarks.adapters.jobs import URL, crash, start
 
-worker = Worker(redis_url=URL, queue_name="bench", concurrency=100, anyio_kwargs={"use_uvloop": True})
+worker = Worker(redis_url=URL, queue_name="bench", concurrency=500, anyio_kwargs={"use_uvloop": True})
 
 
 @worker.task(ttl=0, silent=True)
