@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-long check format clean
+.PHONY: help demo test test-long bench bench-peers check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,6 +26,12 @@ test: $(READY) ## the tests, on real servers that they start themselves
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600
 
+bench: $(READY) ## measure this machine: Penstock beside a bare loop, a minute
+	@$(BIN)/python -m benchmarks ours
+
+bench-peers: $(READY) ## beside other job queues, too, 15 minutes; writes docs/performance.md
+	@$(BIN)/python -m benchmarks peers --write
+
 check: $(READY) ## ruff, mypy --strict, import-linter, luacheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +44,4 @@ format: $(READY) ## put the code in shape
 	$(BIN)/ruff format .
 
 clean: ## remove what the above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .penstock
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .penstock benchmarks/.run

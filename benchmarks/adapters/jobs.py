@@ -1,0 +1,38 @@
+"""What jobs do in every system, and what they are called with."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.marks import Marks
+
+URL = os.environ["BENCH_URL"]
+marks = Marks(Path(os.environ["BENCH_MARKS"]))
+start = marks.start
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call: `kind` is the task, `size` the length of its payload."""
+
+    kind: str
+    number: int
+    size: int = 0
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.number, "x" * self.size) if self.kind == "payload" else (self.number,)
+
+
+def crash(number: int) -> bool:
+    """Whether this is the job's first run, which lasts until its worker is killed; a second one leaves its mark."""
+    first = not marks.started(number)
+    start(number if first else number + 1)
+    return first
+
+
+def crash_in_thread(number: int) -> None:
+    if crash(number):
+        time.sleep(3_600)

@@ -1,0 +1,222 @@
+"""The measures, in the order in which a run takes them. Each gives figures as it finds them.
+
+Workers are held still (SIGSTOP) while their queue is filled, so that a drain begins with warm workers, a full queue and
+a known moment, for every system alike.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import processes
+from benchmarks.adapter import Adapter, Failed, Place, Workers, sending, working
+from benchmarks.server import Server
+
+Found = Iterator[tuple[str, list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured; the smoke test has little time."""
+
+    repeats: int = 3
+    seconds: float = 0.8  #: that one repeat of a drain or of enqueueing should take
+    most: int = 40_000  #: jobs in one repeat
+    warm: int = 200  #: jobs that show how fast a system is, before it counts
+    limit: float = 20.0  #: seconds that one repeat may take
+    pause: float = 1.0  #: seconds until a worker has done what it does once, after its start; and of jobs' delays
+    idle: float = 5.0
+    stored: int = 10_000  #: jobs that the server's memory is divided by; many, as its tables grow in steps
+    latency: int = 100
+    late: int = 30
+    crash: float = 90.0
+
+    def count(self, rate: float) -> int:
+        """As many jobs as fill a repeat, in whole hundreds."""
+        return max(self.warm, min(self.most, round(rate * self.seconds / 100) * 100))
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One system on one fresh server."""
+
+    server: Server
+    place: Place
+    scale: Scale
+    wanted: Callable[[str], bool]  #: whether a group of measures was asked for
+
+    def enqueue(self) -> Found:
+        """Ways to enqueue, with no worker."""
+        with sending(self.place) as adapter:
+            for name, way in (("sync", "send_sync"), ("async", "send")):
+                if way in adapter.ways:
+                    yield f"enqueue.{name}", self._rates(adapter, "one_by_one", 50, way=way)
+            yield "enqueue.callers", self._rates(adapter, "callers", 200)
+            yield "enqueue.bulk", self._rates(adapter, "many", self.scale.warm)
+            self._audit(adapter)
+
+    def _rates(self, adapter: Adapter, verb: str, warm: int, **arguments: Any) -> list[float]:
+        def rate(count: int) -> float:
+            first = self.place.numbers(count)
+            answer = adapter.ask(verb, kind=adapter.kind, first=first, count=count, **arguments)
+            return count / float(answer["seconds"])
+
+        count = self.scale.count(rate(warm) * 0.6)
+        return [rate(count) for _ in range(self.scale.repeats)]
+
+    def memory(self) -> Found:
+        """What the server needs for each of many queued jobs."""
+        with sending(self.place) as adapter:
+            self._fill(adapter, "payload", 100, size=100)  # whatever a system stores once
+            before = self.server.memory()
+            self._fill(adapter, "payload", self.scale.stored, size=100)
+            yield "memory.job", [(self.server.memory() - before) / self.scale.stored]
+            self._audit(adapter)
+
+    def _fill(self, adapter: Adapter, kind: str, count: int, size: int = 0) -> int:
+        first = self.place.numbers(count)
+        adapter.ask("many", kind=kind, first=first, count=count, size=size)
+        return first
+
+    def one_worker(self) -> Found:
+        """Everything that one worker process shows."""
+        with sending(self.place) as adapter:
+            first = self._fill(adapter, adapter.kind, 1)
+            begin = time.monotonic()
+            with working(self.place) as workers:
+                startup = self.place.started(first, 1, self.scale.limit) - begin
+                yield "start.seconds", [startup]
+                time.sleep(self.scale.pause)
+                yield "start.memory", [processes.memory(workers.pids())]
+                if self.wanted("idle"):
+                    yield from self._idle(workers)
+                if self.wanted("latency"):
+                    yield from self._latency(adapter)
+                if self.wanted("lateness"):
+                    yield from self._lateness(adapter)
+                if self.wanted("drain") or self.wanted("cost"):
+                    for kind in ("async", "thread", "payload", "locked", "batch"):
+                        if kind in adapter.kinds:
+                            yield from self._drains(adapter, workers, kind)
+            self._audit(adapter)
+
+    def two_workers(self) -> Found:
+        with sending(self.place) as adapter:
+            with working(self.place, 2) as workers:
+                first = self._fill(adapter, adapter.kind, self.scale.warm)
+                self.place.started(first, self.scale.warm, self.scale.limit)
+                time.sleep(2 * self.scale.pause)  # until the slower starter is there, too
+                for name, values in self._drains(adapter, workers, adapter.kind):
+                    if name.startswith("drain"):
+                        yield "drain.two", values
+            self._audit(adapter)
+
+    def _again(self, number: int) -> float:
+        try:
+            return self.place.started(number, 1, self.scale.crash)
+        except Failed:
+            raise Failed(f"the job did not run again within {self.scale.crash:g} s of kill -9") from None
+
+    def _audit(self, adapter: Adapter) -> None:
+        if "audit" in adapter.ways and (findings := adapter.ask("audit", limit=120)["findings"]):
+            raise Failed(f"the audit found: {findings[:3]}")
+
+    def _idle(self, workers: Workers) -> Found:
+        pids = workers.pids()
+        spent, begin = processes.cpu(pids), time.monotonic()
+        with self.server.counting() as counter:
+            time.sleep(self.scale.idle)
+        seconds = time.monotonic() - begin
+        yield "idle.commands", [counter.commands / seconds]
+        yield "idle.cpu", [100 * (processes.cpu(pids) - spent) / seconds]
+
+    def _latency(self, adapter: Adapter) -> Found:
+        p50, p99 = [], []
+        for _ in range(self.scale.repeats):
+            first, count = self.place.numbers(self.scale.latency), self.scale.latency
+            waits = adapter.ask("latency", kind=adapter.kind, first=first, count=count, seconds=4.0)["waits"]
+            if len(waits) < 2:
+                raise Failed("an idle worker did not start two jobs within 4 s")
+            p50.append(1_000 * _quantile(waits, 50))
+            p99.append(1_000 * _quantile(waits, 99))
+        yield "latency.p50", p50
+        yield "latency.p99", p99
+
+    def _lateness(self, adapter: Adapter) -> Found:
+        p50, p99 = [], []
+        helper = self.place.start(*self.place.system.scheduler) if self.place.system.scheduler else None
+        try:
+            for _ in range(self.scale.repeats):
+                first, count = self.place.numbers(self.scale.late), self.scale.late
+                delays = [self.scale.pause * (0.5 + i / count) for i in range(count)]
+                due = adapter.ask("later", kind=adapter.kind, first=first, delays=delays)["due"]
+                self.place.started(first, count, 8.0)
+                late = [1_000 * (self.place.marks.started(first + i) - at) for i, at in enumerate(due)]
+                p50.append(_quantile(late, 50))
+                p99.append(_quantile(late, 99))
+        finally:
+            if helper is not None:
+                processes.end(helper.pid)
+                helper.wait()
+        yield "lateness.p50", p50
+        yield "lateness.p99", p99
+
+    def _drains(self, adapter: Adapter, workers: Workers, kind: str) -> Found:
+        count = self.scale.count(self._drain(adapter, workers, kind, self.scale.warm)["drain"])
+        found = [self._drain(adapter, workers, kind, count) for _ in range(self.scale.repeats)]
+        yield f"drain.{kind}", [one["drain"] for one in found]
+        if kind == adapter.kind:
+            for name in ("bytes", "worker", "server"):
+                yield f"cost.{name}", [one[name] for one in found]
+            yield "cost.commands", [self._commands(adapter, workers, kind, count)]
+
+    def _drain(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> dict[str, float]:
+        first = self._held(adapter, workers, kind, count)
+        used, spent, begin = self.server.meter(), processes.cpu(workers.pids()), time.monotonic()
+        seconds = self._released(workers, first, count) - begin
+        usage = self.server.meter().since(used)
+        return {
+            "drain": count / seconds,
+            "bytes": usage.bytes / count,
+            "server": 1e6 * usage.cpu / count,
+            "worker": 1e6 * (processes.cpu(workers.pids()) - spent) / count,
+        }
+
+    def _commands(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> float:
+        first = self._held(adapter, workers, kind, count)
+        with self.server.counting() as counter:
+            self._released(workers, first, count)
+        return counter.commands / count
+
+    def _held(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> int:
+        """A full queue, and workers that may not move."""
+        workers.hold()
+        return self._fill(adapter, kind, count, size=1_024 if kind == "payload" else 0)
+
+    def _released(self, workers: Workers, first: int, count: int) -> float:
+        workers.go()
+        last = self.place.started(first, count, self.scale.limit)
+        time.sleep(0.3)  # until the last ones are settled
+        return last
+
+    def crash(self) -> Found:
+        """Kill a worker in the middle of a job and start another; when the job runs again."""
+        with sending(self.place) as adapter:
+            if "crash" not in adapter.kinds:
+                return
+            first = self.place.numbers(2)
+            adapter.ask("many", kind="crash", first=first, count=1)
+            with working(self.place) as workers:
+                self.place.started(first, 1, self.scale.limit)
+                workers.kill()
+                begin = time.monotonic()
+            with working(self.place):
+                again = self._again(first + 1)
+            yield "crash.return", [again - begin]
+            self._audit(adapter)
+
+
+def _quantile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

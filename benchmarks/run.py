@@ -1,0 +1,90 @@
+"""One run over the chosen systems: every measure that can be taken, a line for each, and a note for what failed."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from benchmarks import server
+from benchmarks.adapter import Failed, Place
+from benchmarks.environments import CannotInstall, versions
+from benchmarks.figures import GROUPS, MEASURES, Figure, Results
+from benchmarks.measures import Bench, Found, Scale
+from benchmarks.systems import System
+
+Say = Callable[[str], None]
+Programs = Callable[[System], Path]  #: makes sure that a system is installed, and tells where
+
+PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Found]], ...]] = (
+    (("enqueue",), Bench.enqueue),
+    (("memory",), Bench.memory),
+    (("start", "idle", "latency", "lateness", "drain", "cost"), Bench.one_worker),
+    (("drain",), Bench.two_workers),
+)
+
+
+def run(
+    systems: Iterable[System],
+    programs: Programs,
+    say: Say,
+    *,
+    groups: Iterable[str] = GROUPS,
+    scale: Scale | None = None,
+) -> Results:
+    """Measure one system after the other; what waits for a lost worker runs for all of them at once, at the end."""
+    begin = time.monotonic()
+    made = _Run(programs, say, frozenset(groups), scale or Scale())
+    installed = [system for system in systems if made.install(system)]
+    for system in installed:
+        for needed, part in PARTS:
+            if made.groups.intersection(needed):
+                made.part(system, part)
+    if "crash" in made.groups:
+        with ThreadPoolExecutor(max(1, len(installed))) as pool:
+            list(pool.map(lambda system: made.part(system, Bench.crash), installed))
+    made.results.seconds = time.monotonic() - begin
+    return made.results
+
+
+class _Run:
+    def __init__(self, programs: Programs, say: Say, groups: frozenset[str], scale: Scale) -> None:
+        self._programs, self._say, self.groups, self._scale = programs, say, groups, scale
+        self.results = Results(
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            machine=f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+            load=round(os.getloadavg()[0], 1),
+            python=platform.python_version(),
+        )
+
+    def install(self, system: System) -> bool:
+        try:
+            self.results.versions[system.name] = versions(self._programs(system), system)
+        except CannotInstall as error:
+            self._failed(system, f"cannot be installed here: {error}")
+            return False
+        return True
+
+    def part(self, system: System, part: Callable[[Bench], Found]) -> None:
+        with server.running() as (one, folder):
+            self.results.server = one.version
+            place = Place(system, self._programs(system), one.url, folder)
+            bench = Bench(one, place, self._scale, self.groups.__contains__)
+            try:
+                for name, values in part(bench):
+                    self._found(Figure(system.name, name, values), system)
+            except Failed as error:
+                self._failed(system, f"{part.__name__.replace('_', ' ')}: {error}")
+
+    def _found(self, figure: Figure, system: System) -> None:
+        if figure.measure.partition(".")[0] in self.groups:
+            self.results.figures.append(figure)
+            spread = f"  ±{figure.spread:.0%}" if len(figure.values) > 1 else ""
+            self._say(f"{system.title:16}{MEASURES[figure.measure].title:50}{figure!s:>20}{spread}")
+
+    def _failed(self, system: System, text: str) -> None:
+        self.results.note(system.name, text)
+        self._say(f"{system.title:16}{text}")
