@@ -3,16 +3,17 @@
 -- unchecked
 -- flags: allow-oom
 -- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats
--- keys: ready leases idle cancels scheduled timers workers retired dead finished tombs events
+-- keys: ready leases idle cancels scheduled timers workers retired dead finished tombs events crons ticks keepers
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
-for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats }) do
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats,
+  crons }) do
   call('HSET', key, '', '')
 end
-for _, key in ipairs({ ready, leases, idle, cancels }) do call('ZADD', key, 0, '') end
-for _, key in ipairs({ scheduled, timers, workers, retired, dead, finished, tombs }) do
+for _, key in ipairs({ ready, leases, idle, cancels, keepers }) do call('ZADD', key, 0, '') end
+for _, key in ipairs({ scheduled, timers, workers, retired, dead, finished, tombs, ticks }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then
