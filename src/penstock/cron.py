@@ -66,13 +66,10 @@ def make_spec(
         raise BadArguments(f"a schedule needs a call, such as task.call(1), not {call!r}")
     if call.options.id or call.options.at:
         raise BadOption(f"{call.task.name}: a scheduled job cannot have id or at: they follow from its schedule")
-    kind, text, tz = (
-        ("cron", rule.text, rule.tz) if isinstance(rule, rules.Cron) else ("every", str(rule.period), "UTC")
-    )
     return Spec(
-        kind=kind,  # type: ignore[arg-type]  # one of the two
-        text=text,
-        tz=tz,
+        kind="cron" if isinstance(rule, rules.Cron) else "every",
+        text=rule.text if isinstance(rule, rules.Cron) else str(rule.period),
+        tz=rule.tz if isinstance(rule, rules.Cron) else "UTC",
         jitter=rules.jitter(jitter, rule),
         catch_up=rules.catch_up(catch_up),
         overlap=rules.overlap(overlap),
@@ -115,7 +112,7 @@ class Schedule:
         return await self._hub.engine.set_cron(self.id, spec, await self._first(spec), source="set")
 
     async def remove(self) -> None:
-        """Forget it; the jobs that it made stay. One that is in the code comes back when a worker starts: pause that."""
+        """Forget it; the jobs that it made stay. One of the code comes back when a worker starts: pause that."""
         self._found(await self._hub.engine.remove_cron(self.id))
 
     async def pause(self) -> bool:

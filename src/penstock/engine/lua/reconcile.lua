@@ -84,7 +84,7 @@ local belongs = {
     end
     return true
   end,
-  crons = function(member, _, schedule)
+  crons = function(_, _, schedule)
     local s = standing(schedule)
     if not s or call('HEXISTS', crons, field('spec', schedule)) == 0 then return false end
     if s.status == 'active' then due(ticks, s.look, schedule) end
