@@ -341,7 +341,7 @@ class Model:
         if job_id in self.jobs or job_id in standing.line:
             return "made" if job_id in self.jobs else "queued"
         behind = standing.overlap != "allow" and (bool(standing.line) or self._unfinished(standing.last))
-        if behind and standing.overlap == "skip":
+        if behind and (standing.overlap == "skip" or len(standing.line) >= 200):
             return "busy"
         standing, _ = self._drain(schedule, spec, replace(standing, line=[*standing.line, job_id, self.now]))
         self._stand(schedule, spec, standing)
@@ -368,6 +368,8 @@ class Model:
                 return word, 0
         elif expected >= 0 and standing.due > self.now:
             return "early", 0
+        elif expected >= 0 and len(standing.line) >= 200:
+            word = "full"
         elif expected >= 0:
             line = [*standing.line, *(value for nominal in ticks.run for value in (job_of(schedule, nominal), nominal))]
             standing = replace(standing, next=ticks.next, due=ticks.due, line=line)
@@ -410,6 +412,7 @@ class Model:
 
     def _stand(self, schedule: str, spec: Spec, standing: Standing) -> None:
         look = min(standing.due, self.now + 10_000) if standing.line else standing.due
+        look = self.now + 10_000 if len(standing.line) >= 200 else look
         self.crons[schedule] = (spec, replace(standing, look=look))
 
     def _tell_of(self, note: str, verb: str, schedule: str) -> None:

@@ -12,7 +12,7 @@ for i = 1, #s.line, 2 do
   if s.line[i] == job then return 'queued' end
 end
 local waits_for = s.overlap ~= 'allow' and (#s.line > 0 or unfinished(s.last))
-if waits_for and (s.overlap == 'skip' or #s.line >= LONGEST_LINE * 2) then return 'busy' end
+if waits_for and (s.overlap == 'skip' or full(s)) then return 'busy' end
 s.line[#s.line + 1], s.line[#s.line + 2] = job, now
 local made = drain(id, s, ARGV[4], ARGV[5])
 keep(id, s)

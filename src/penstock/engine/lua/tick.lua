@@ -3,7 +3,7 @@
 -- include: header write move cron
 -- args: schedule, version, nominal time of the tick that is claimed or -1 for none (only see to those that wait), nominal and
 --       due time of the one after, the first one that was missed or 0, packed header, payload, then per job: id, nominal time
--- returns: ok | stale (somebody else did it) | early | changed | paused | orphaned (no live worker's code has it) | missing;
+-- returns: ok | stale (somebody else did it) | full (too many wait) | early | changed | paused | orphaned (no live worker's code has it) | missing;
 --          how many jobs were made
 -- event: those of the jobs it makes
 local id, expected, missed = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[6])
@@ -21,6 +21,8 @@ if expected >= 0 and s.next ~= expected then
   word = 'stale'
 elseif expected >= 0 and s.due > now then
   return { 'early', 0 }
+elseif expected >= 0 and full(s) then
+  word = 'full'
 elseif expected >= 0 then
   for at = 9, ARGC, 2 do
     s.line[#s.line + 1], s.line[#s.line + 2] = ARGV[at], tonumber(ARGV[at + 1])

@@ -3,7 +3,7 @@
 -- keys: crons ticks keepers payloads queues workers
 
 local KEPT_TICKS = 10       -- remembered per schedule
-local LONGEST_LINE = 100    -- ticks that wait for the one before them
+local LONGEST_LINE = 100    -- ticks that wait for the one before them; then no more are claimed
 local LOOK_AGAIN = 10000    -- ms until a schedule whose ticks wait is looked at, should nobody tell that its job ended
 
 local created, named, taken = 0, {}, {}   -- jobs made in this call, their queues, their unique keys
@@ -72,7 +72,7 @@ local function drain(schedule, s, packed, payload)
   for i = 1, #s.line, 2 do
     local id, nominal = s.line[i], s.line[i + 1]
     local busy = s.overlap ~= 'allow' and unfinished(s.last)
-    if busy and s.overlap == 'queue' and #rest < LONGEST_LINE * 2 then
+    if busy and s.overlap == 'queue' then
       rest[#rest + 1], rest[#rest + 2] = id, nominal
     else
       local word = busy and 'skipped' or create(schedule, id, packed, payload)
@@ -89,9 +89,11 @@ local function drain(schedule, s, packed, payload)
   return made
 end
 
+local function full(s) return #s.line >= LONGEST_LINE * 2 end
+
 -- keep(schedule, s): stores where it stands, and when to look at it.
 local function keep(schedule, s)
-  s.look = #s.line > 0 and math.min(s.due, now + LOOK_AGAIN) or s.due
+  s.look = full(s) and now + LOOK_AGAIN or #s.line > 0 and math.min(s.due, now + LOOK_AGAIN) or s.due
   set(crons, field('state', schedule), cmsgpack.pack(s))
   if s.status == 'active' then
     add(ticks, s.look, schedule)
