@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.backoff import Backoff
     from penstock.context import JobContext, current_job
+    from penstock.cron import Schedule, ScheduleStatus, Tick
     from penstock.errors import (
         BadArguments,
         BadOption,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         PenstockError,
         QueueFull,
         ResultExpired,
+        ScheduleNotFound,
         SchemaMismatch,
         StaleLease,
         Unavailable,
@@ -51,10 +53,14 @@ __all__ = [
     "QueueFull",
     "ResultExpired",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
+    "ScheduleStatus",
     "SchemaMismatch",
     "Snooze",
     "StaleLease",
     "Task",
+    "Tick",
     "Unavailable",
     "UnknownTask",
     "UnsuitableServer",
@@ -84,10 +90,14 @@ _HOMES = {
     "QueueFull": "penstock.errors",
     "ResultExpired": "penstock.errors",
     "Retry": "penstock.steer",
+    "Schedule": "penstock.cron",
+    "ScheduleNotFound": "penstock.errors",
+    "ScheduleStatus": "penstock.cron",
     "SchemaMismatch": "penstock.errors",
     "Snooze": "penstock.steer",
     "StaleLease": "penstock.errors",
     "Task": "penstock.task",
+    "Tick": "penstock.cron",
     "Unavailable": "penstock.errors",
     "UnknownTask": "penstock.errors",
     "UnsuitableServer": "penstock.errors",

@@ -1,11 +1,12 @@
 """The app: its tasks, and where they are stored and run."""
 
 import inspect
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from penstock.codec import decode_any
 from penstock.control import LaneControl, QueueControl
+from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
 from penstock.engine.keys import Keys
 from penstock.errors import BadArguments, BadOption, UnknownTask
 from penstock.handle import Job
@@ -14,6 +15,7 @@ from penstock.lanes import Lane, lane_name, lock_spec
 from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
 from penstock.producer import each, pages_sync
 from penstock.program import Lifespan, Program
+from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+ScheduledTask = TypeVar("ScheduledTask", bound=Task[..., Any, Any])
 
 
 class _Decorator:
@@ -88,6 +91,65 @@ class Penstock:
         """Make a function a task, with or without options."""
         decorator = _Decorator(self, name, TaskOptions().having(options))
         return decorator if function is None else decorator(function)
+
+    # Schedules
+
+    def cron(
+        self,
+        text: str,
+        *,
+        tz: str = "UTC",
+        jitter: Duration = 0,
+        catch_up: CatchUp = "latest",
+        overlap: Overlap = "skip",
+        id: str | None = None,  # noqa: A002  (options are named as everywhere)
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Callable[[ScheduledTask], ScheduledTask]:
+        """Above `@app.task`: have it run at these times of a zone's wall clock, each once, whoever is there.
+
+        Five fields, or six with seconds first, or a name such as `@daily`.
+        """
+        rule = make_rule(text, None, tz)
+        return self._schedule(rule, id, args, kwargs or {}, jitter=jitter, catch_up=catch_up, overlap=overlap)
+
+    def every(
+        self,
+        period: Duration,
+        *,
+        jitter: Duration = 0,
+        catch_up: CatchUp = "latest",
+        overlap: Overlap = "skip",
+        id: str | None = None,  # noqa: A002  (options are named as everywhere)
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Callable[[ScheduledTask], ScheduledTask]:
+        """Above `@app.task`: have it run at each multiple of a period since 1970, so that no restart shifts it."""
+        rule = make_rule(None, period, "UTC")
+        return self._schedule(rule, id, args, kwargs or {}, jitter=jitter, catch_up=catch_up, overlap=overlap)
+
+    def _schedule(
+        self, rule: Rule, name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+    ) -> Callable[[ScheduledTask], ScheduledTask]:
+        def decorate(task: ScheduledTask) -> ScheduledTask:
+            if not isinstance(task, Task):
+                raise BadOption(f"@app.cron and @app.every stand above @app.task, not above {task!r}")
+            full = schedule_id(name or task.name)
+            if full in self.program.schedules:
+                raise BadOption(f"schedule {full!r} is there twice: give one of them another id=")
+            self.program.schedules[full] = make_spec(task.call(*args, **kwargs), rule, **options)
+            return task
+
+        return decorate
+
+    def schedule(self, id: str) -> Schedule:  # noqa: A002  (the same)
+        """A schedule by its id: make or change it at run time, pause, resume, run and remove it, ask how it stands."""
+        return Schedule(self.hub, id)
+
+    async def schedules(self) -> list[ScheduleStatus]:
+        """All schedules, those of the code and those set at run time."""
+        now = await self.hub.views.now()
+        return sorted([status_of(one, now) async for one in self.hub.views.crons()], key=lambda one: one.id)
 
     def middleware(self, function: F) -> F:
         """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""

@@ -11,9 +11,10 @@ from penstock.codec import shown_arguments, tags_of
 from penstock.context import running_on_loop
 from penstock.engine.engine import Watched
 from penstock.engine.views import Record
-from penstock.errors import JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
+from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
 from penstock.hub import Hub
 from penstock.job import Attempt, Header, State
+from penstock.times import Duration, instant, milliseconds
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -125,6 +126,20 @@ class Job(Generic[R_co]):
     def retry_sync(self) -> None:
         self._revived(self._hub.engine.revive([self.id]).sync()[0])
 
+    async def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Another time for a job that is scheduled or waits in line; in the past, it is ready now."""
+        self._rescheduled((await self._hub.engine.reschedule([self.id], _due(delay, at)))[0])
+
+    def reschedule_sync(self, *, delay: Duration | None = None, at: datetime | None = None) -> None:
+        self._rescheduled(self._hub.engine.reschedule([self.id], _due(delay, at)).sync()[0])
+
+    async def run_now(self) -> None:
+        """Have a scheduled job run now; one that waits in line stays where it is."""
+        await self.reschedule(delay=0)
+
+    def run_now_sync(self) -> None:
+        self.reschedule_sync(delay=0)
+
     async def explain(self) -> str:
         """Why it is not running, in a sentence."""
         return await self._hub.views.explain(self.id)
@@ -138,6 +153,12 @@ class Job(Generic[R_co]):
         if word == "missing":
             raise _missing(self.id)
         return word
+
+    def _rescheduled(self, word: str) -> None:
+        if word == "missing":
+            raise _missing(self.id)
+        if word != "ok":
+            raise PenstockError(f"job {self.id} is {word}: only one that is scheduled or ready can be rescheduled")
 
     def _revived(self, word: str) -> None:
         if word == "missing":
@@ -160,6 +181,12 @@ class Job(Generic[R_co]):
                 raise JobCancelled(f"job {self.id} was cancelled: {header.reason}")
             case _:
                 raise JobFailed(_failed(self.id, header, watched.attempts))
+
+
+def _due(delay: Duration | None, at: datetime | None) -> int:
+    if (delay is None) == (at is None):
+        raise BadOption("reschedule needs one of delay and at")
+    return instant(at) if at is not None else milliseconds(delay or 0, "delay")
 
 
 def _missing(job_id: str) -> JobNotFound:
@@ -195,7 +222,7 @@ def _status(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobS
         expires=moment(header.expires) if header.expires else None,
         started=moment(header.started) if header.started else None,
         finished=moment(header.since) if header.state in {"done", "dead", "cancelled"} else None,
-        worker=header.claim.split("\x1f")[0] or None,
+        worker=(header.claim or header.last).split("\x1f")[0] or None,
         cancelling=bool(header.cancelling),
         progress=_progress(header.progress),
         arguments=shown_arguments(record.payload, redact),

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.context import JobContext
 from penstock.hub import Hub
+from penstock.schedule import Spec
 from penstock.settings import Settings
 from penstock.task import Task
 
@@ -23,4 +24,5 @@ class Program:
     hub: Callable[[], Hub]
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     tasks: dict[str, Task[..., Any, Any]] = field(default_factory=dict)
+    schedules: dict[str, Spec] = field(default_factory=dict)
     middlewares: list[Middleware] = field(default_factory=list)

@@ -15,12 +15,14 @@ from penstock import errors
 NAMES = {
     "an app and its tasks": {"Penstock", "Task", "Call", "Backoff"},
     "a job": {"Job", "JobStatus", "Failure", "JobContext", "current_job", "Retry", "Snooze", "Bury"},
+    "time": {"Schedule", "ScheduleStatus", "Tick"},
     "workers": {"Worker"},
     "errors": {
         "PenstockError",
         "JobFailed",
         "JobCancelled",
         "JobNotFound",
+        "ScheduleNotFound",
         "ResultExpired",
         "StaleLease",
         "QueueFull",

@@ -10,6 +10,7 @@ import msgspec
 from penstock.engine.engine import Engine, Lease, NewJob
 from penstock.engine.views import Views
 from penstock.job import Header
+from penstock.schedule import Spec, Standing, first, plan, unpack_standing
 from tests.conftest import Clock
 
 LIFE = 10_000
@@ -24,6 +25,31 @@ def new_job(job_id: str | None = None, *, payload: bytes = b"payload", **fields:
 async def enqueue(engine: Engine, *jobs: NewJob) -> list[str]:
     """Enqueue jobs and give their ids."""
     return [placed.id for placed in await engine.enqueue(jobs)]
+
+
+def new_spec(every: int = 1_000, *, payload: bytes = b"payload", **fields: Any) -> Spec:
+    """A schedule; what is not its own goes to the header of its jobs."""
+    own = {name: fields.pop(name) for name in ("catch_up", "overlap", "jitter") if name in fields}
+    header = Header(state="", task=fields.pop("task", "tasks:run"), **fields)
+    kept: dict[str, Any] = {"catch_up": "latest", "overlap": "allow", "jitter": 0} | own
+    return Spec(kind="every", text=str(every), tz="UTC", header=header, payload=payload, **kept)
+
+
+async def set_cron(engine: Engine, clock: Clock, schedule: str, spec: Spec, worker: str = "") -> str:
+    """Make or change a schedule; with a worker it is one of the code."""
+    begin = first(schedule, spec, clock())
+    return await engine.set_cron(schedule, spec, begin, source="code" if worker else "set", worker=worker)
+
+
+async def standing_of(engine: Engine, schedule: str) -> Standing:
+    return unpack_standing(await (await raw(engine)).hget(engine.keys("crons"), f"state\x1f{schedule}"))
+
+
+async def tick(engine: Engine, clock: Clock, schedule: str, spec: Spec) -> tuple[str, int]:
+    """As a timer does it that looks at a schedule."""
+    expected = (await standing_of(engine, schedule)).next
+    ticks = plan(schedule, spec, expected, clock())
+    return await engine.tick(schedule, spec, expected if ticks.next != expected else -1, ticks)
 
 
 class TestWorker:
@@ -97,6 +123,8 @@ async def populate(engine: Engine) -> TestWorker:
     ]
     await enqueue(engine, *waiting)
     await (await TestWorker(engine, "sleeper", ("empty",)).register()).lease()
+    spec = new_spec(3_600_000, overlap="skip")
+    await engine.set_cron("nightly", spec, (4 * 10**12, 4 * 10**12), source="code", worker="worker")
     return worker
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.engine.keys import SEPARATOR
 from penstock.job import DELAY_BELOW, Attempt, Header, State
+from penstock.schedule import Spec, Standing, Ticks, job_of
 
 WAITING: tuple[State, ...] = ("scheduled", "ready")
 ZEROS = ("failures", "crashes", "starts", "releases", "expires")
@@ -29,6 +30,8 @@ class Model:
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
+        self.crons: dict[str, tuple[Spec, Standing]] = {}
+        self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = self.grace = 0
         self.seen: int | None = None  #: when a worker, or one that looks after them, was last heard of
@@ -263,6 +266,159 @@ class Model:
         self.told[verb, queue] = []
         return "ok"
 
+    def reschedule(self, job_id: str, due: int) -> str:
+        h = self.jobs.get(job_id)
+        if h is None or h.state not in WAITING:
+            return h.state if h else "missing"
+        due = self.now + due if due < DELAY_BELOW else due
+        if due > self.now or h.state == "scheduled":
+            self._wait("reschedule", job_id, due=due)
+        return "ok"
+
+    # Schedules
+
+    def set_cron(self, schedule: str, spec: Spec, first: tuple[int, int], *, source: Any, worker: str) -> str:
+        before = self.crons.get(schedule)
+        if before and source == "code" and before[1].source == "set":
+            return "kept"
+        if worker in self.workers:
+            self.keepers.add((schedule, worker))
+        word = "changed" if before else "made"
+        if before and (before[1].version, before[1].source) == (spec.version, source):
+            word = "same"
+            if before[1].status != "orphaned":
+                return word
+        fresh = Standing("", source, "active", "", "", "", "", 0, 0, 0)
+        standing = before[1] if before else fresh
+        if standing.pace != spec.pace:
+            standing = replace(standing, pace=spec.pace, next=first[0], due=first[1])
+        standing = replace(
+            standing,
+            version=spec.version,
+            source=source,
+            changed=self.now,
+            overlap=spec.overlap,
+            task=spec.header.task,
+            queue=spec.header.queue,
+            status="active" if standing.status == "orphaned" else standing.status,
+        )
+        self._stand(schedule, spec, standing)
+        self._tell_of(word, "set_cron", schedule)
+        return word
+
+    def remove_cron(self, schedule: str) -> str:
+        if schedule not in self.crons:
+            return "missing"
+        self._tell_of("", "remove_cron", schedule)
+        del self.crons[schedule]
+        self.keepers = {(one, worker) for one, worker in self.keepers if one != schedule}
+        return "ok"
+
+    def pause_cron(self, schedule: str) -> str:
+        if schedule not in self.crons or self.crons[schedule][1].status == "paused":
+            return "paused" if schedule in self.crons else "missing"
+        spec, standing = self.crons[schedule]
+        self._stand(schedule, spec, replace(standing, status="paused"))
+        self._tell_of("", "pause_cron", schedule)
+        return "ok"
+
+    def resume_cron(self, schedule: str, version: str, first: tuple[int, int]) -> str:
+        if schedule not in self.crons:
+            return "missing"
+        spec, standing = self.crons[schedule]
+        if standing.status != "paused" or standing.version != version:
+            return standing.status if standing.status != "paused" else "changed"
+        if standing.due <= self.now:
+            standing = replace(standing, next=first[0], due=first[1])
+        self._stand(schedule, spec, replace(standing, status="active"))
+        self._tell_of("", "resume_cron", schedule)
+        return "ok"
+
+    def run_cron(self, schedule: str, spec: Spec, job_id: str) -> str:
+        if schedule not in self.crons or self.crons[schedule][1].version != spec.version:
+            return "changed" if schedule in self.crons else "missing"
+        standing = self.crons[schedule][1]
+        if job_id in self.jobs or job_id in standing.line:
+            return "made" if job_id in self.jobs else "queued"
+        behind = standing.overlap != "allow" and (bool(standing.line) or self._unfinished(standing.last))
+        if behind and (standing.overlap == "skip" or len(standing.line) >= 200):
+            return "busy"
+        standing, _ = self._drain(schedule, spec, replace(standing, line=[*standing.line, job_id, self.now]))
+        self._stand(schedule, spec, standing)
+        return "made" if job_id in self.jobs else "queued" if behind else "unique"
+
+    def due_crons(self, limit: int, also: Sequence[str]) -> tuple[int, int, list[str]]:
+        looks = sorted((one.look, schedule) for schedule, (_, one) in self.crons.items() if one.status == "active")
+        due = [schedule for at, schedule in looks if at <= self.now][:limit]
+        waiting = [schedule for schedule in also if schedule in self.crons and self.crons[schedule][1].line]
+        return looks[0][0] if looks else -1, self.now, due + waiting
+
+    def tick(self, schedule: str, spec: Spec, expected: int, ticks: Ticks) -> tuple[str, int]:
+        if schedule not in self.crons:
+            return "missing", 0
+        standing, word = self.crons[schedule][1], "ok"
+        if standing.status != "active" or standing.version != spec.version:
+            return standing.status if standing.status != "active" else "changed", 0
+        if standing.source == "code" and not any((schedule, worker) in self.keepers for worker in self.workers):
+            self._stand(schedule, spec, replace(standing, status="orphaned"))
+            return "orphaned", 0
+        if expected >= 0 and standing.next != expected:
+            word = "stale"
+            if not standing.line:
+                return word, 0
+        elif expected >= 0 and standing.due > self.now:
+            return "early", 0
+        elif expected >= 0 and len(standing.line) >= 200:
+            word = "full"
+        elif expected >= 0:
+            line = [*standing.line, *(value for nominal in ticks.run for value in (job_of(schedule, nominal), nominal))]
+            standing = replace(standing, next=ticks.next, due=ticks.due, line=line)
+            if ticks.missed:
+                standing = _recall(standing, (ticks.missed, self.now, "", "missed"), missed=standing.missed + 1)
+        standing, made = self._drain(schedule, spec, standing)
+        self._stand(schedule, spec, standing)
+        return word, made
+
+    def _drain(self, schedule: str, spec: Spec, standing: Standing) -> tuple[Standing, int]:
+        rest, made, pairs = list[Any](), 0, zip(standing.line[::2], standing.line[1::2], strict=True)
+        for job_id, nominal in [(str(job_id), int(nominal)) for job_id, nominal in pairs]:
+            if standing.overlap == "queue" and self._unfinished(standing.last):
+                rest += [job_id, nominal]
+                continue
+            busy = standing.overlap == "skip" and self._unfinished(standing.last)
+            word = "skipped" if busy else self._make(schedule, spec, job_id)
+            row = (nominal, self.now, job_id if word == "made" else "", word)
+            if word == "made":
+                made += 1
+                standing = _recall(standing, row, last=job_id, made=standing.made + 1)
+            else:
+                standing = _recall(standing, row, skipped=standing.skipped + 1)
+        return replace(standing, line=rest), made
+
+    def _make(self, schedule: str, spec: Spec, job_id: str) -> str:
+        if job_id in self.jobs:
+            return "made"
+        if self.holder(spec.header.unique):
+            return "unique"
+        due, expires = (self.now + at if at else 0 for at in (spec.header.due, spec.header.expires))
+        self.jobs[job_id] = replace(spec.header, created=self.now, size=len(spec.payload), expires=expires)
+        self.payloads[job_id] = spec.payload
+        self.paused.setdefault(spec.header.queue, False)
+        self._wait("enqueue", job_id, f"cron {schedule}", due=due)
+        return "made"
+
+    def _unfinished(self, job_id: str) -> bool:
+        return job_id in self.among(*WAITING, "running")
+
+    def _stand(self, schedule: str, spec: Spec, standing: Standing) -> None:
+        look = min(standing.due, self.now + 10_000) if standing.line else standing.due
+        look = self.now + 10_000 if len(standing.line) >= 200 else look
+        self.crons[schedule] = (spec, replace(standing, look=look))
+
+    def _tell_of(self, note: str, verb: str, schedule: str) -> None:
+        queue = self.crons[schedule][1].queue
+        self.told.setdefault((verb, queue), []).append((schedule, 0, note))
+
     # Moves
 
     def _wait(self, verb: str, job_id: str, note: str = "", *, due: int, **changes: Any) -> None:
@@ -296,6 +452,10 @@ class Model:
         h, worker = self.jobs[job_id], self.jobs[job_id].claim.split(SEPARATOR)[0]
         attempt = Attempt(h.failures + h.crashes + 1, h.started, self.now, worker, outcome, error)
         self.attempts[job_id] = [*self.attempts.get(job_id, []), attempt][-10:]
+
+
+def _recall(standing: Standing, row: tuple[int, int, str, str], **changes: Any) -> Standing:
+    return replace(standing, history=[*standing.history, row][-10:], **changes)
 
 
 def _old(rows: list[tuple[int, str]], before: int, most: int, limit: int) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.engine.engine import Engine, NewJob
 from penstock.job import Header
+from penstock.schedule import Spec, first, plan
 from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
 
@@ -55,7 +56,42 @@ def work(engine: Engine, number: int) -> dict[str, Any]:
         ran += [lease.id for lease in leased.leases]
 
 
-PROGRAMS: dict[str, Callable[[Engine, int], dict[str, Any]]] = {"race": race, "work": work}
+def declare(engine: Engine, number: int) -> dict[str, Any]:
+    """Start as a node whose code has the schedules that everybody's has."""
+    worker = f"worker-{number}"
+    assert engine.register(worker, LIFE).sync() == "ok"
+    specs = {f"cron-{i}": _hourly(i) for i in range(3)}
+    now = engine.due_crons(0).sync().now
+    begin = {schedule: first(schedule, spec, now) for schedule, spec in specs.items()}
+    calls = [engine.set_cron(name, spec, begin[name], source="code", worker=worker) for name, spec in specs.items()]
+    return {"number": number, "words": [call.sync() for call in calls]}
+
+
+def _hourly(number: int) -> Spec:
+    header = Header(state="", task=f"tasks:run-{number}")
+    return Spec("cron", f"{number} * * * *", "Europe/Berlin", 0, "latest", "skip", header, b"")
+
+
+def ticks(engine: Engine, number: int) -> dict[str, Any]:
+    """Try to do every tick that is due, for a second."""
+    made, until = 0, time.monotonic() + 1
+    while time.monotonic() < until:
+        due = engine.due_crons().sync()
+        for cron in due.crons:
+            assert cron.spec is not None
+            assert cron.standing is not None
+            planned = plan(cron.id, cron.spec, cron.standing.next, due.now)
+            made += engine.tick(cron.id, cron.spec, cron.standing.next, planned).sync()[1]
+        time.sleep(0.01)
+    return {"number": number, "made": made}
+
+
+PROGRAMS: dict[str, Callable[[Engine, int], dict[str, Any]]] = {
+    "race": race,
+    "work": work,
+    "declare": declare,
+    "ticks": ticks,
+}
 
 
 def _main(program: str, url: str, namespace: str, how_many: str) -> None:

@@ -16,8 +16,19 @@ from penstock.engine.mend import reconcile
 from penstock.engine.scripts import load
 from penstock.engine.views import Views
 from penstock.errors import PenstockError
+from penstock.schedule import Spec, first, plan
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import LIFE, TestWorker, call_of, enqueue, new_job
+from tests.engine.factories import (
+    LIFE,
+    TestWorker,
+    call_of,
+    enqueue,
+    new_job,
+    new_spec,
+    set_cron,
+    standing_of,
+    tick,
+)
 
 Scenario = Callable[[Engine, Clock], Awaitable[Call[Any]]]
 SCENARIOS: dict[str, Scenario] = {}
@@ -202,6 +213,70 @@ async def before_watch(engine: Engine, clock: Clock) -> Call[Any]:
 async def before_recount(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a"))
     return engine.recount(await Views(engine).last_event(), {"default\x1fready": 1})
+
+
+@scenario
+async def before_reschedule(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a", due=5_000, expires=60_000, unique="u"), new_job("b"), new_job("c", due=1))
+    return engine.reschedule(["a", "b", "c", "missing"], 1_000)
+
+
+async def _scheduled(engine: Engine, clock: Clock) -> Spec:
+    """A schedule of the code and one that is due, with a tick that waits for the one before it."""
+    await (await TestWorker(engine, "worker").register()).lease()
+    await set_cron(engine, clock, "code", new_spec(3_600_000), "worker")
+    spec = new_spec(catch_up="all", overlap="queue", unique="u", expires=60_000)
+    await set_cron(engine, clock, "set", spec)
+    clock.advance(1_000)
+    await tick(engine, clock, "set", spec)
+    clock.advance(2_000)
+    return spec
+
+
+@scenario
+async def before_set_cron(engine: Engine, clock: Clock) -> Call[Any]:
+    await _scheduled(engine, clock)
+    spec = new_spec(2_000)
+    return engine.set_cron("code", spec, first("code", spec, clock()), source="code", worker="worker")
+
+
+@scenario
+async def before_remove_cron(engine: Engine, clock: Clock) -> Call[Any]:
+    await _scheduled(engine, clock)
+    return engine.remove_cron("code")
+
+
+@scenario
+async def before_pause_cron(engine: Engine, clock: Clock) -> Call[Any]:
+    await _scheduled(engine, clock)
+    return engine.pause_cron("set")
+
+
+@scenario
+async def before_resume_cron(engine: Engine, clock: Clock) -> Call[Any]:
+    spec = await _scheduled(engine, clock)
+    await engine.pause_cron("set")
+    return engine.resume_cron("set", spec.version, first("set", spec, clock()))
+
+
+@scenario
+async def before_run_cron(engine: Engine, clock: Clock) -> Call[Any]:
+    await _scheduled(engine, clock)
+    return engine.run_cron("code", new_spec(3_600_000), "code@run-1")
+
+
+@scenario
+async def before_due_crons(engine: Engine, clock: Clock) -> Call[Any]:
+    await _scheduled(engine, clock)
+    return engine.due_crons(also=["code", "set"])
+
+
+@scenario
+async def before_tick(engine: Engine, clock: Clock) -> Call[Any]:
+    spec = await _scheduled(engine, clock)
+    await engine.cancel([(await standing_of(engine, "set")).last])
+    expected = (await standing_of(engine, "set")).next
+    return engine.tick("set", spec, expected, plan("set", spec, expected, clock()))
 
 
 def test_every_script_has_a_scenario() -> None:

@@ -8,8 +8,9 @@ import pytest
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
+from penstock.schedule import pack
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import populate, raw, rewrite, spoil
+from tests.engine.factories import new_spec, populate, raw, rewrite, spoil
 
 Break = Callable[[Engine, Any], Awaitable[object]]
 RANK = "50" + "0" * 14
@@ -128,6 +129,12 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("nodes", "a node without its worker", _hset("nodes", "ghost")),
     ("calls", "calls of a worker that is not there", _hset("calls", "ghost", "1")),
     ("idle", "a sleeper that is not there", _zadd("idle", "*\x1fghost")),
+    ("crons", "a schedule without its state", _hset("crons", "spec\x1fghost", pack(new_spec()))),
+    ("crons", "a schedule that cannot be read", _hset("crons", "spec\x1fnightly", b"\xc1")),
+    ("ticks", "a schedule that nobody looks at", _zrem("ticks", "nightly")),
+    ("ticks", "a schedule that is looked at too late", _zadd("ticks", "nightly", 7)),
+    ("ticks", "a look at a schedule that is not there", _zadd("ticks", "ghost", 7)),
+    ("keepers", "a keeper of a schedule that is not there", _zadd("keepers", "ghost\x1fworker")),
     ("retired", "retired and alive", _zadd("retired", "worker", 7)),
 ]
 

@@ -16,8 +16,9 @@ from penstock.engine.audit import Finding, audit, place
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.job import Attempt, read_header
+from penstock.schedule import Spec, first, plan, unpack, unpack_standing
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import LIFE, new_job
+from tests.engine.factories import LIFE, new_job, new_spec
 from tests.engine.model import WAITING, Model
 from tests.servers import Server
 
@@ -26,13 +27,14 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 IDS = tuple(f"job{n}" for n in range(10))
 QUEUES = ("a", "b", "c")
+CRONS = ("x", "y")
 SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
 SETTLES = ("complete", "retry", "bury", "release", "snooze")
 ERROR = '{"type": "Error"}'
 
-HASHES = ("meta", "jobs", "payloads", "results", "attempts", "unique", "queues", "calls", "counts")
+HASHES = ("meta", "jobs", "payloads", "results", "attempts", "unique", "queues", "calls", "counts", "crons")
 INDEXES = ("ready", "leases", "scheduled", "finished", "dead", "tombs")
-ZSETS = (*INDEXES, "cancels", "timers", "workers", "retired")
+ZSETS = (*INDEXES, "cancels", "timers", "workers", "retired", "ticks")
 READ = f"""
 local found = {{}}
 for i = 1, {len(HASHES)} do found[i] = redis.call('HGETALL', KEYS[i]) end
@@ -50,6 +52,7 @@ OFTEN = {
     *("complete: ok", "retry: ok", "bury: ok", "release: ok", "snooze: ok", "progress: ok"),
     *("complete: stale", "retry: stale", "bury: stale", "release: stale", "snooze: stale", "progress: stale"),
     *("promote: some", "expire: some", "prune: some", "reap_worker: some", "pause: ok", "renew: unknown"),
+    *("set_cron: made", "tick: ok", "tick: jobs", "run_cron: made", "reschedule: ok", "reschedule: missing"),
     *("cancel: cancelled", "cancel: cancelling", "cancel: missing", "revive: ok", "revive: ready", "revive: missing"),
 }
 
@@ -106,6 +109,10 @@ def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
         "queues": {name: value == b"paused" for name, value in found["queues"].items()},
         "calls": {worker: [int(one) for one in numbers.split()] for worker, numbers in found["calls"].items()},
         "counts": {name: int(count) for name, count in found["counts"].items() if count != b"0"},
+        "crons": {
+            name: unpack(raw) if name.startswith("spec") else unpack_standing(raw)
+            for name, raw in found["crons"].items()
+        },
     }
 
 
@@ -137,6 +144,9 @@ def expected(model: Model) -> dict[str, Any]:
         "workers": model.workers,
         "retired": model.retired,
         "calls": model.calls,
+        "crons": {f"spec{SEPARATOR}{name}": spec for name, (spec, _) in model.crons.items()}
+        | {f"state{SEPARATOR}{name}": standing for name, (_, standing) in model.crons.items()},
+        "ticks": {name: one.look for name, (_, one) in model.crons.items() if one.status == "active"},
         "meta": {"seq": model.seq, "fence": model.fence, "grace": model.grace, "seen": model.seen or 0},
     }
 
@@ -146,7 +156,7 @@ def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any])
     match verb:
         case "enqueue":
             return [model.enqueue(*job) for job in args[0]]
-        case "cancel" | "revive":
+        case "cancel" | "revive" | "reschedule":
             return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
         case "register":
             return model.register(*args[:2])
@@ -187,6 +197,17 @@ new_jobs = st.lists(
     ),
     min_size=1,
     max_size=4,
+)
+specs = st.builds(
+    new_spec,
+    every=one_of(5_000, 5_000, HOUR),
+    catch_up=one_of("none", "latest", "all"),
+    overlap=one_of("allow", "skip", "queue"),
+    jitter=one_of(0, 0, 2_000),
+    queue=one_of(*QUEUES),
+    unique=one_of("", "", "", "u"),
+    due=one_of(0, 0, 1_000),
+    expires=one_of(0, 0, 5_000),
 )
 retentions = st.builds(
     Retention,
@@ -243,6 +264,8 @@ class Machine(RuleBasedStateMachine):
         if verb == "lease":
             answer = self._ids(answer)
             self.given += [(args[0], args[1], job_id) for job_id in answer[2]]
+        if verb == "due_crons":
+            answer = answer[0], answer[1], [cron.id for cron in answer.crons]
         assert answer == want, verb
         if self.model.told:
             told = {name: sorted(rows) for name, rows in self.model.told.items()}
@@ -286,6 +309,41 @@ class Machine(RuleBasedStateMachine):
     @step(3, picks=some, ended=st.booleans())
     def revive(self, picks: list[int], ended: bool) -> None:
         self.send("revive", _pick(picks, self.model.among("dead", "cancelled") if ended else ()) or ["missing"])
+
+    @step(2, picks=some, waiting=st.booleans(), due=one_of(0, 1, 5_000, START + LIFE))
+    def reschedule(self, picks: list[int], waiting: bool, due: int) -> None:
+        self.send("reschedule", _pick(picks, self.model.among(*WAITING) if waiting else ()), due)
+
+    # Schedules make some
+
+    @step(2, schedule=one_of(*CRONS), spec=specs, who=one_of(*range(len(SERVES)), None, None))
+    def set_cron(self, schedule: str, spec: Spec, who: int | None) -> None:
+        worker = "" if who is None else self.names[who]
+        source = "set" if who is None else "code"
+        self.send("set_cron", schedule, spec, first(schedule, spec, self.model.now), source=source, worker=worker)
+
+    @step(1, schedule=one_of(*CRONS), verb=one_of("pause_cron", "resume_cron", "remove_cron"), spec=specs)
+    def steer_cron(self, schedule: str, verb: str, spec: Spec) -> None:
+        spec = self.model.crons[schedule][0] if schedule in self.model.crons else spec
+        rest = (spec.version, first(schedule, spec, self.model.now)) if verb == "resume_cron" else ()
+        self.send(verb, schedule, *rest)
+
+    @step(1, schedule=one_of(*CRONS), spec=specs, number=st.integers(0, 2), same=one_of(True, True, False))
+    def run_cron(self, schedule: str, spec: Spec, number: int, same: bool) -> None:
+        if same and schedule in self.model.crons:
+            spec = self.model.crons[schedule][0]
+        self.send("run_cron", schedule, spec, f"{schedule}@run-{number}")
+
+    @step(4, limit=limits, also=st.lists(one_of(*CRONS), max_size=1), early=one_of(False, False, True))
+    def see_to_crons(self, limit: int, also: list[str], early: bool) -> None:
+        """As a timer does it; or all of them, due or not."""
+        if not self.model.crons:
+            self.set_cron("x", new_spec(5_000), None)
+        _, _, due = self.send("due_crons", limit, also)
+        for schedule in sorted(self.model.crons) if early else due:
+            spec, standing = self.model.crons[schedule]
+            self.send("tick", schedule, spec, standing.next, plan(schedule, spec, standing.next, self.model.now))
+            self.send("tick", schedule, spec, -1, plan(schedule, spec, standing.next, self.model.now))
 
     @step(3, keep=retentions, limit=limits)
     def prune(self, keep: Retention, limit: int) -> None:
@@ -384,7 +442,8 @@ class Machine(RuleBasedStateMachine):
     @step(5, milliseconds=one_of(0, 0, 1, 1_000, 5_000, LIFE + 1, HOUR, DAY))
     def advance(self, milliseconds: int) -> None:
         """By so much, or to the moment at which something is due next."""
-        moments = [at for h in self.model.among(*WAITING).values() for at in (h.due, h.expires)]
+        ticks = [one.due for _, one in self.model.crons.values()]
+        moments = ticks + [at for h in self.model.among(*WAITING).values() for at in (h.due, h.expires)]
         later = [at - self.model.now for at in (*moments, *self.model.workers.values()) if at > self.model.now]
         self.world.clock.advance(milliseconds or min(later, default=1))
         self.model.now = self.world.clock()
@@ -435,6 +494,8 @@ def _words(answer: Any) -> list[str]:
             return [answer]
         case (int(moved), *_):
             return ["some" if moved else "none"]
+        case (str(word), int(made)) if not isinstance(made, bool):
+            return [word, *(["jobs"] if made else [])]
         case (str(word), bool(), list(ids)):
             return ["jobs" if ids else word]
         case (list(words), list()):

@@ -20,5 +20,10 @@ def bench(url: str | None, jobs: int, output: str) -> None:
     """
     # By name: beside each other, the command line and the benchmark do not know each other.
     module = importlib.import_module("penstock.bench")
-    found = asyncio.run(module.run(url, jobs, partial(click.echo, err=True)))
-    click.echo(json.dumps([asdict(one) for one in found]) if output == "json" else module.table(found))
+    lateness = importlib.import_module("penstock.bench_time")
+    say = partial(click.echo, err=True)
+    found, late = asyncio.run(module.run(url, jobs, say)), asyncio.run(lateness.run(url, say=say))
+    if output == "json":
+        click.echo(json.dumps([asdict(one) for one in (*found, *late)]))
+    else:
+        click.echo(f"{module.table(found)}\n\n{lateness.table(late)}")

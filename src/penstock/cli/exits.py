@@ -10,6 +10,7 @@ from penstock.errors import (
     JobNotFound,
     PayloadTooLarge,
     PenstockError,
+    ScheduleNotFound,
     Unavailable,
     UnknownTask,
     UnsuitableServer,
@@ -40,6 +41,7 @@ _CODES: dict[type[PenstockError], Exit] = {
     JobFailed: Exit.JOB_FAILED,
     JobCancelled: Exit.JOB_FAILED,
     JobNotFound: Exit.NOT_FOUND,
+    ScheduleNotFound: Exit.NOT_FOUND,
     UnknownTask: Exit.NOT_FOUND,
 }
 

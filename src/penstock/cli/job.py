@@ -11,7 +11,7 @@ import msgspec
 from penstock.app import Penstock
 from penstock.cli.exits import Exit, code_of
 from penstock.cli.helps import examples
-from penstock.cli.options import targeted
+from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, clean, print_fields, print_table, span
 from penstock.cli.target import Target, run
 from penstock.codec import HIDDEN, decode_any
@@ -79,6 +79,33 @@ def retry(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
 
 
+@job.command(name="run", epilog=examples("penstock job run mwifdmki26zjknijbs8c"))
+@_ids
+@targeted
+def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
+    """Run scheduled jobs now."""
+
+    async def work(found: Job[Any]) -> Row:
+        await found.run_now()
+        return {"id": found.id, "state": "ready"}
+
+    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+
+
+@job.command(epilog=examples("penstock job reschedule mwifdmki26zjknijbs8c --delay 10m"))
+@_ids
+@click.option("--delay", type=duration, required=True, help="From now: 250ms, 30s, 10m, 2h, 3d.")
+@targeted
+def reschedule(target: Target, printer: Printer, ids: tuple[str, ...], *, delay: float) -> None:
+    """Give jobs that are scheduled or wait in line another time."""
+
+    async def work(found: Job[Any]) -> Row:
+        await found.reschedule(delay=delay)
+        return {"id": found.id, "state": (await found.status()).state}
+
+    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+
+
 def _each(
     target: Target,
     printer: Printer,
@@ -134,7 +161,9 @@ def _print_status(row: Row, *, traceback: bool) -> None:
     print_fields((name, value) for name, value in _fields(row) if value)
     if row["attempts"]:
         click.secho("\nfailed attempts", bold=True)
-        print_table(("#", "outcome", "started", "took", "error"), [_attempt(failure) for failure in row["attempts"]])
+        print_table(
+            ("#", "outcome", "started", "took", "worker", "error"), [_attempt(failure) for failure in row["attempts"]]
+        )
     if traceback and row["attempts"]:
         click.echo("\n" + "\n".join(map(clean, row["attempts"][-1]["traceback"].splitlines())))
 
@@ -159,7 +188,8 @@ def _fields(row: Row) -> list[tuple[str, Any]]:
 def _attempt(failure: Row) -> tuple[Any, ...]:
     error = ": ".join(filter(None, (failure["type"], failure["message"].partition("\n")[0])))
     took = span((failure["ended"] - failure["started"]).total_seconds())
-    return failure["number"], failure["outcome"], f"{failure['started']:%H:%M:%S.%f}"[:-3], took, error
+    started = f"{failure['started']:%H:%M:%S.%f}"[:-3]
+    return failure["number"], failure["outcome"], started, took, failure["worker"], error
 
 
 def _progress(done: float, total: float | None, message: str) -> str:

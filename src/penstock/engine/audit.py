@@ -13,10 +13,11 @@ import msgspec
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
 from penstock.job import FINISHED, WAITING, Header, read_header
+from penstock.schedule import unpack, unpack_standing
 
 _PAGE = 500
 _INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
-_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs")
+_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks")
 
 
 class Finding(NamedTuple):
@@ -100,6 +101,7 @@ class _Audit:
         await self._check_contents()
         await self._check_counts()
         await self._check_workers()
+        await self._check_crons()
         return self._found
 
     def _report(self, rule: str, subject: str | bytes, text: str) -> None:
@@ -268,6 +270,33 @@ class _Audit:
         ):
             for name in names:
                 self._report(rule, name, "does not agree with the live workers")
+
+    async def _check_crons(self) -> None:
+        specs, looks = set[str](), dict[str, float]()
+        async for page in self._pages("crons"):
+            for name, raw in page:
+                what, _, schedule = name.decode(errors="replace").partition(SEPARATOR)
+                try:
+                    if what == "spec":
+                        unpack(raw)
+                        specs.add(schedule)
+                    else:
+                        standing = unpack_standing(raw)
+                        looks[schedule] = standing.look if standing.status == "active" else -1
+                except msgspec.MsgspecError as error:
+                    self._report("crons", schedule, f"its {what} cannot be read: {error}")
+        for schedule in specs ^ looks.keys():
+            self._report("crons", schedule, "is stored by half")
+        ticks = {name.decode(): score async for page in self._pages("ticks") for name, score in page}
+        for schedule in {one for one, at in looks.items() if at >= 0} | ticks.keys():
+            if ticks.get(schedule, -1) != looks.get(schedule, -1):
+                self._report(
+                    "ticks", schedule, f"to be looked at {looks.get(schedule)}, but {ticks.get(schedule)} is set"
+                )
+        async for page in self._pages("keepers"):
+            for name, _ in page:
+                if name.partition(b"\x1f")[0].decode(errors="replace") not in looks:
+                    self._report("keepers", name, "has a schedule that does not exist in its code")
 
     async def _headers(self, ids: list[str]) -> list[tuple[str, Header | None]]:
         raw = await self._client.hmget(self._key("jobs"), ids)

@@ -12,6 +12,8 @@ import msgspec
 from penstock.engine.keys import KINDS, Keys
 from penstock.engine.link import Argument, Call, Link
 from penstock.job import Attempt, Header, Running, read_header, read_leased
+from penstock.schedule import Source, Spec, Standing, Ticks, job_of, unpack, unpack_standing
+from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
@@ -90,6 +92,22 @@ class Watched(NamedTuple):
     attempts: list[Attempt]
 
 
+class DueCron(NamedTuple):
+    """A schedule that is due; without a spec or a standing if this version cannot read them."""
+
+    id: str
+    spec: Spec | None
+    standing: Standing | None
+
+
+class DueCrons(NamedTuple):
+    """When the next one is due (-1: never), what the server's clock says now, and those that are."""
+
+    next: int
+    now: int
+    crons: list[DueCron]
+
+
 class Retention(NamedTuple):
     """How long, and how many, finished jobs are remembered. Results have their own `keep` in the header."""
 
@@ -132,6 +150,10 @@ class Engine:
     def admit(self, limit: int = PAGE) -> Call[Due]:
         """Show the jobs of lanes whose rate allows more again."""
         return self.link.call("admit", (limit,), _due)
+
+    def reschedule(self, ids: Sequence[str], due: int) -> Call[list[str]]:
+        """To another time; below DELAY_BELOW it is a delay from now."""
+        return self.link.call("reschedule", (due, *_page(ids)), _words)
 
     def revive(self, ids: Sequence[str]) -> Call[list[str]]:
         return self.link.call("revive", tuple(_page(ids)), _words)
@@ -239,6 +261,41 @@ class Engine:
         args = (lane, "" if limit is None else limit, "" if paused is None else int(paused))
         return self.link.call("tune", args, bytes.decode)
 
+    # Schedules
+
+    def set_cron(
+        self, schedule: str, spec: Spec, first: tuple[int, int], *, source: Source, worker: str = ""
+    ) -> Call[str]:
+        """Make or change a schedule; `first` is the nominal and the due time of its first tick from now."""
+        head = (schedule, source, worker, spec.version, spec.pace, spec.overlap)
+        return self.link.call(
+            "set_cron", (*head, spec.header.task, spec.header.queue, *first, pack_spec(spec)), bytes.decode
+        )
+
+    def remove_cron(self, schedule: str) -> Call[str]:
+        return self.link.call("remove_cron", (schedule,), bytes.decode)
+
+    def pause_cron(self, schedule: str) -> Call[str]:
+        return self.link.call("pause_cron", (schedule,), bytes.decode)
+
+    def resume_cron(self, schedule: str, version: str, first: tuple[int, int]) -> Call[str]:
+        return self.link.call("resume_cron", (schedule, version, *first), bytes.decode)
+
+    def run_cron(self, schedule: str, spec: Spec, job_id: str) -> Call[str]:
+        """A job of this schedule here and now, under an id that names this request."""
+        args = (schedule, spec.version, job_id, _pack(spec.header), spec.payload)
+        return self.link.call("run_cron", args, bytes.decode)
+
+    def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> Call[DueCrons]:
+        """Those that are due, and of some others those whose ticks wait for the one before them."""
+        return self.link.call("due_crons", (limit, ROOM, *_page(also)), _due_crons)
+
+    def tick(self, schedule: str, spec: Spec, expected: int, ticks: Ticks) -> Call[tuple[str, int]]:
+        """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
+        jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
+        head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
+        return self.link.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), _ticked)
+
     # Mending
 
     def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> Call[tuple[int, int]]:
@@ -273,6 +330,23 @@ def _pair(raw: list[Any]) -> tuple[int, int]:
 
 def _due(raw: list[Any]) -> Due:
     return Due(int(raw[0]), int(raw[1]), int(raw[2]))
+
+
+def _ticked(raw: list[Any]) -> tuple[str, int]:
+    return raw[0].decode(), int(raw[1])
+
+
+def _due_crons(raw: list[Any]) -> DueCrons:
+    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
+    return DueCrons(int(raw[0]), int(raw[1]), [due_cron(schedule.decode(), *row) for schedule, *row in rows])
+
+
+def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
+    """A schedule as far as it can be read."""
+    try:
+        return DueCron(schedule, unpack(spec), unpack_standing(standing))
+    except msgspec.MsgspecError:
+        return DueCron(schedule, None, None)
 
 
 def _placed(raw: list[bytes]) -> list[Placed]:

@@ -37,6 +37,9 @@ KINDS: Final[dict[str, str]] = {
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that
     "retired": "zset",  # since when: worker whose id is refused
     "idle": "zset",  # lexical: queue or *, worker that waits for work
+    "crons": "hash",  # spec, schedule → msgpack of schedule.Spec; state, schedule → msgpack of schedule.Standing
+    "ticks": "zset",  # when to look at it, ms: schedule that is active
+    "keepers": "zset",  # lexical: schedule, worker whose code has it
     "counts": "hash",  # queue, state → how many
     "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait or run → ms
     "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, attempt, note, ids], …]]

@@ -22,8 +22,10 @@ _INDEXES: Final = (
     "cancels",
     "unique",
     "waiting",
+    "ticks",
+    "keepers",
 )
-_REST: Final = ("workers", "idle", "calls", "nodes", "jobs", "payloads", "results", "attempts")
+_REST: Final = ("workers", "idle", "calls", "nodes", "crons", "jobs", "payloads", "results", "attempts")
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.engine import Engine
+from penstock.engine.engine import Engine, due_cron
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
 from penstock.job import Attempt, Header, read_header
+from penstock.schedule import Spec, Standing
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
@@ -51,6 +52,15 @@ class Node(NamedTuple):
     queues: list[str]
     life: int
     since: int
+
+
+class CronRecord(NamedTuple):
+    """A schedule, where it stands, and whether workers live but none of them has it in its code, as it should be."""
+
+    id: str
+    spec: Spec
+    standing: Standing
+    orphaned: bool
 
 
 class Views:
@@ -99,6 +109,59 @@ class Views:
         pipe = client.pipeline(transaction=False)
         pipe.zrange(self._key("workers"), 0, -1, withscores=True)
         pipe.hgetall(self._key("nodes"))
+        return pipe
+
+    async def now(self) -> int:
+        """The server's time."""
+        seconds, microseconds = await self._link.ask(lambda client: client.time())
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def cron(self, schedule: str) -> CronRecord | None:
+        """A schedule, if there is one of this id that can be read."""
+        fields = [f"{what}{SEPARATOR}{schedule}" for what in ("spec", "state")]
+        found = await self._link.ask(lambda client: client.hmget(self._key("crons"), fields))
+        records = await self._crons({schedule: found} if all(found) else {})
+        return records[0] if records else None
+
+    async def crons(self) -> AsyncIterator[CronRecord]:
+        """All schedules that can be read, in no order, in pages."""
+        cursor, halves = 0, dict[str, list[bytes | None]]()
+        while True:
+            cursor, page = await self._link.ask(partial(self._cron_page, cursor))
+            for name, value in page.items():
+                what, _, schedule = name.decode(errors="replace").partition(SEPARATOR)
+                if schedule:
+                    halves.setdefault(schedule, [None, None])[what == "state"] = value
+            whole = {schedule: both for schedule, both in halves.items() if all(both)}
+            halves = {schedule: both for schedule, both in halves.items() if schedule not in whole}
+            for record in await self._crons(whole):
+                yield record
+            if cursor == 0:
+                return
+
+    def _cron_page(self, cursor: int, client: Any) -> Any:
+        return client.hscan(self._key("crons"), cursor, count=200)
+
+    async def _crons(self, found: dict[str, Any]) -> list[CronRecord]:
+        readable = [cron for schedule, both in found.items() if (cron := due_cron(schedule, *both)).spec is not None]
+        alive, *keepers = await self._link.ask(
+            lambda client: self._keepers(client, [cron.id for cron in readable]).execute()
+        )
+        records = []
+        for (schedule, spec, standing), members in zip(readable, keepers, strict=True):
+            names = {member.rpartition(SEPARATOR.encode())[2] for member in members}
+            assert spec is not None
+            assert standing is not None
+            workers = set(alive) - {b""}
+            orphaned = standing.source == "code" and bool(workers) and not names & workers
+            records.append(CronRecord(schedule, spec, standing, orphaned))
+        return records
+
+    def _keepers(self, client: Any, schedules: list[str]) -> Any:
+        pipe = client.pipeline(transaction=False)
+        pipe.zrange(self._key("workers"), 0, -1)
+        for schedule in schedules:
+            pipe.zrangebylex(self._key("keepers"), f"[{schedule}{SEPARATOR}", f"({schedule} ", start=0, num=500)
         return pipe
 
     async def position(self, job_id: str) -> int | None:

@@ -1,20 +1,29 @@
-"""The timer: what is due becomes ready, what is late expires, what the dead left is taken back, what is old is pruned.
+"""The timer: what is due becomes ready, what is late expires, schedules tick, what the dead left is taken back.
 
-Any number of timers may run anywhere; each step is a script that is safe to call at any time.
+Any number of timers may run anywhere; each step is a script that is safe to call at any time. A timer knows when the
+next step is due, by the server's clock, and sleeps until then; letters tell it of earlier times. So while it waits it
+asks for nothing.
 """
 
 import asyncio
 import logging
-import time
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.engine import PAGE, Engine
+from penstock.engine.engine import Due, DueCrons, Engine
 from penstock.errors import PenstockError
+from penstock.worker.tick import tick
+
+if TYPE_CHECKING:
+    from penstock.engine.link import Call
 
 log = logging.getLogger("penstock.worker")
 
-LONGEST: Final = 60.0  #: seconds between two looks at what is due
+LONGEST: Final = (
+    30.0  #: seconds between two looks at what is due, should a letter have been lost or a clock have stepped
+)
 PRUNE: Final = 15.0
+TROUBLE: Final = 1.0  #: seconds until what failed is tried again
+DUE: Final = ("promote", "expire", "admit", "due_crons")
 
 
 class Timer:
@@ -22,41 +31,74 @@ class Timer:
 
     def __init__(self, engine: Engine, life: int) -> None:
         self._engine = engine
+        self._reap_every = life / 3000
         self._life = life
         self._armed = asyncio.Event()
+        self._at = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
+        self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
+        self._ended: set[str] = set()  #: schedules whose waiting ticks may go on
 
-    def rearm(self) -> None:
-        """Something is due earlier than was known."""
+    def rearm(self, at: int | None = None) -> None:
+        """Something is due at this time of the server, or at a time that is not known."""
+        when = 0.0 if at is None or self._behind is None else at / 1000 + self._behind
+        for step in DUE:
+            self._at[step] = min(self._at[step], when)
+        self._armed.set()
+
+    def ended(self, job_ids: list[str]) -> None:
+        """Jobs of schedules have finished; their ids begin with the schedule's."""
+        self._ended.update(job_id.rpartition("@")[0] for job_id in job_ids)
+        self._at["due_crons"] = 0.0
         self._armed.set()
 
     async def run(self) -> None:
-        reaped = pruned = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        self._at |= {"reap": clock() + self._reap_every, "prune": clock() + PRUNE}
         while True:
-            wait = 1.0
+            self._armed.clear()
+            late = [step for step, at in self._at.items() if at <= clock()]
+            if not late:
+                await self._sleep(min(self._at.values()) - clock())
+                continue
             try:
-                self._armed.clear()
-                wait = await self._due()
-                now = time.monotonic()
-                if now - reaped >= self._life / 3000:
-                    reaped = now
-                    await self._reap()
-                if now - pruned >= PRUNE:
-                    pruned = now
-                    await self._prune()
+                await self._see_to(late, clock())
             except PenstockError as error:
                 log.debug("the timer could not reach the engine: %s", error)
-            await self._sleep(min(wait, self._life / 3000, PRUNE))
+                self._at |= dict.fromkeys(late, clock() + TROUBLE)
 
-    async def _due(self) -> float:
-        """Move what is due; seconds until the next one is."""
-        wait = LONGEST
-        for verb in (self._engine.promote, self._engine.expire, self._engine.admit):
-            due = await verb()
-            while due.moved >= PAGE:
-                due = await verb()
-            if due.next >= 0:
-                wait = min(wait, max(due.next - due.now, 0) / 1000)
-        return wait
+    async def _see_to(self, late: list[str], now: float) -> None:
+        if due := [step for step in late if step in DUE]:
+            await self._due(due, now)
+        if "reap" in late:
+            self._at["reap"] = now + self._reap_every
+            await self._reap()
+        if "prune" in late:
+            self._at["prune"] = now + PRUNE
+            await self._prune()
+
+    async def _due(self, steps: list[str], now: float) -> None:
+        """Do what is due, in one round trip, and learn when the next thing is."""
+        ended, self._ended = self._ended, set()
+        calls: dict[str, Call[Any]] = {
+            "promote": self._engine.promote(),
+            "expire": self._engine.expire(),
+            "admit": self._engine.admit(),
+            "due_crons": self._engine.due_crons(also=sorted(ended)),
+        }
+        self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
+        try:
+            answers = await self._engine.link.together(*(calls[step] for step in steps))
+        except PenstockError:
+            self._ended |= ended
+            raise
+        for step, raw in zip(steps, answers, strict=True):
+            answer: Due | DueCrons = calls[step].decode(raw)
+            # Not before it was asked did the server's clock show this: so one wakes up too early rather than too late.
+            self._behind = now - answer.now / 1000
+            if answer.next >= 0:
+                self._at[step] = min(self._at[step], answer.next / 1000 + self._behind)
+            if isinstance(answer, DueCrons) and answer.crons and not await tick(self._engine, answer):
+                self._at[step] = now + TROUBLE  # none of them could be done here; perhaps elsewhere
 
     async def _reap(self) -> None:
         moved, more = await self._engine.reap(self._life, cause='{"type": "WorkerLost", "message": "not heard of"}')

@@ -12,10 +12,12 @@ from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+from penstock.engine.keys import SEPARATOR
 from penstock.engine.mailbox import Mailbox
 from penstock.errors import BadOption, PenstockError
 from penstock.options import Queues
 from penstock.program import Program
+from penstock.schedule import first
 from penstock.settings import concurrency as checked_concurrency
 from penstock.worker.fetch import Fetcher
 from penstock.worker.renew import Renewer
@@ -114,15 +116,27 @@ class Worker:
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
         info = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "slots": self._concurrency})
         await self._engine.register(self.name, self._life, info, self._queues.names)
+        await self._declare()
         self._renewer.worker = self.name
         self._fetcher.begin(self.name)
         if self._mail is not None:
             self._mail.cancel()
         keys = self._engine.keys
-        channels = [keys.mailbox(self.name), keys.timer]
+        channels = [keys.mailbox(self.name), keys.timer, keys.mailbox("crons")]
         self._mail = asyncio.create_task(
             Mailbox(self._engine.link, channels, letter=self._letter, opened=self._look).run()
         )
+
+    async def _declare(self) -> None:
+        """Make the schedules of the code known: what is the same stays, however many workers say it."""
+        now = (await self._engine.due_crons(0)).now if self._program.schedules else 0
+        for schedule, spec in self._program.schedules.items():
+            begin = first(schedule, spec, now)
+            word = await self._engine.set_cron(schedule, spec, begin, source="code", worker=self.name)
+            if word == "kept":
+                log.warning("schedule %s was set at run time, which wins over the code until it is removed", schedule)
+            elif word != "same":
+                log.info("schedule %s was %s: %s", schedule, word, spec.rule.explain())
 
     def _reborn(self, worker: str) -> None:
         if worker == self.name and not self._fetcher.draining:
@@ -131,7 +145,9 @@ class Worker:
 
     def _letter(self, channel: str, text: str) -> None:
         if channel == self._engine.keys.timer:
-            self._timer.rearm()
+            self._timer.rearm(int(text) if text.isdigit() else None)
+        elif channel == self._engine.keys.mailbox("crons"):
+            self._timer.ended(text.split(SEPARATOR)[1:])
         elif text == "work":
             self._fetcher.look()
         elif text.startswith("cancel "):

@@ -2,18 +2,19 @@
 -- script never empties one: in a slot that is being moved, a key that vanished under a script would abort it half way.
 -- unchecked
 -- flags: allow-oom
--- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits
--- keys: ready held holders leases idle cancels openings scheduled timers workers retired dead finished tombs events
+-- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons
+-- keys: ready held holders leases idle cancels keepers
+-- keys: openings scheduled timers workers retired dead finished tombs ticks events
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
 for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats, lanes,
-                          limits }) do
+                       limits, crons }) do
   call('HSET', key, '', '')
 end
-for _, key in ipairs({ ready, held, holders, leases, idle, cancels }) do call('ZADD', key, 0, '') end
-for _, key in ipairs({ scheduled, openings, timers, workers, retired, dead, finished, tombs }) do
+for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers }) do call('ZADD', key, 0, '') end
+for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then

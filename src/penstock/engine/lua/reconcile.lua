@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts waiting queues workers retired idle calls nodes
--- include: header write lanes move finish
+-- include: header write lanes move finish cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -84,14 +84,29 @@ local belongs = {
     end
     return true
   end,
+  crons = function(_, _, schedule)
+    local s = standing(schedule)
+    if not s or call('HEXISTS', crons, field('spec', schedule)) == 0 then return false end
+    if s.status == 'active' then due(ticks, s.look, schedule) end
+    return true
+  end,
+  ticks = function(member)
+    local s = standing(member)
+    return s and s.status == 'active'
+  end,
+  keepers = function(member)
+    local schedule, worker = string.match(member, '^([^\31]*)\31(.*)$')
+    return schedule and known(worker) and standing(schedule)
+  end,
   idle = function(member) return known(string.match(member, '[^\31]*$')) end,
   calls = function(member) return known(member) end,
   nodes = function(member) return known(member) end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes }
+                 calls = calls, nodes = nodes, crons = crons }
 local zsets = { ready = ready, scheduled = scheduled, leases = leases, dead = dead, finished = finished,
-                tombs = tombs, timers = timers, cancels = cancels, workers = workers, idle = idle }
+                tombs = tombs, timers = timers, cancels = cancels, workers = workers, idle = idle, ticks = ticks,
+                keepers = keepers }
 
 local key = hashes[part] or zsets[part]
 local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])

@@ -1,0 +1,121 @@
+-- Schedules: where each stands, and the jobs that it makes. When its ticks are is known to the nodes; a tick is claimed
+-- here, by naming the next one as it stands.
+-- keys: crons ticks keepers payloads queues workers
+
+local KEPT_TICKS = 10       -- remembered per schedule
+local LONGEST_LINE = 100    -- ticks that wait for the one before them; then no more are claimed
+local LOOK_AGAIN = 10000    -- ms until a schedule whose ticks wait is looked at, should nobody tell that its job ended
+
+local created, named, taken = 0, {}, {}   -- jobs made in this call, their queues, their unique keys
+
+local function field(what, schedule) return what .. SEP .. schedule end
+
+-- standing(schedule) → where it stands; nil if there is none, or it cannot be understood.
+local function standing(schedule)
+  local raw = call('HGET', crons, field('state', schedule))
+  local fine, s = pcall(cmsgpack.unpack, raw or '')
+  if not fine or type(s) ~= 'table' or type(s.line) ~= 'table' or type(s.history) ~= 'table' then return nil end
+  if type(s.next) ~= 'number' or type(s.due) ~= 'number' or type(s.last) ~= 'string' then return nil end
+  return s
+end
+
+-- subject(s) → what an event about a schedule is told of, in place of a header.
+local function subject(s)
+  return { [STATE] = '', [TASK] = s.task, [QUEUE] = s.queue, [FAILURES] = 0, [CRASHES] = 0 }
+end
+
+-- recall(s, nominal, id, word): one more line in its history.
+local function recall(s, nominal, id, word)
+  if #s.history >= KEPT_TICKS then table.remove(s.history, 1) end
+  s.history[#s.history + 1] = { nominal, now, id, word }
+end
+
+local function unfinished(id)
+  local h = id ~= '' and read({ id })[1]
+  return h and (waits(h) or h[STATE] == 'running')
+end
+
+-- create(id, packed, payload) → made, also if it was made before; or unique, if another job has its unique key.
+local function create(schedule, id, packed, payload)
+  if read({ id })[1] or spoilt[id] then return 'made' end
+  local h = decode(packed)
+  if h[UNIQUE] ~= '' then
+    if taken[h[UNIQUE]] or unfinished(call('HGET', unique, h[UNIQUE]) or '') then return 'unique' end
+    taken[h[UNIQUE]] = true
+  end
+  h[CREATED], h[SIZE] = now, #payload
+  if h[EXPIRES] > 0 and h[EXPIRES] < DELAY_BELOW then h[EXPIRES] = now + h[EXPIRES] end
+  store(payloads, id, payload)
+  created, named[h[QUEUE]] = created + 1, true
+  if h[DUE] > 0 and h[DUE] < DELAY_BELOW then h[DUE] = now + h[DUE] end
+  if h[DUE] > now then
+    move('enqueue', id, h, 'scheduled', 'cron ' .. schedule)
+  else
+    tail(id, h)
+    line_up('enqueue', id, h, 'cron ' .. schedule)
+  end
+  cache[id] = h
+  return 'made'
+end
+
+-- ask_to_be_told(id): timers hear of the end of the job that a tick waits for.
+local function ask_to_be_told(id)
+  local clients = call('HGET', waiting, id) or ''
+  if not string.find(SEP .. clients, SEP .. 'crons' .. SEP, 1, true) then
+    set(waiting, id, clients .. 'crons' .. SEP)
+  end
+end
+
+-- drain(schedule, s, packed, payload) → how many jobs it made: those of its line that need not wait.
+local function drain(schedule, s, packed, payload)
+  local rest, made = {}, 0
+  for i = 1, #s.line, 2 do
+    local id, nominal = s.line[i], s.line[i + 1]
+    local busy = s.overlap ~= 'allow' and unfinished(s.last)
+    if busy and s.overlap == 'queue' then
+      rest[#rest + 1], rest[#rest + 2] = id, nominal
+    else
+      local word = busy and 'skipped' or create(schedule, id, packed, payload)
+      if word == 'made' then
+        s.last, s.made, made = id, s.made + 1, made + 1
+      else
+        s.skipped = s.skipped + 1
+      end
+      recall(s, nominal, word == 'made' and id or '', word)
+    end
+  end
+  s.line = rest
+  if #rest > 0 then ask_to_be_told(s.last) end
+  return made
+end
+
+local function full(s) return #s.line >= LONGEST_LINE * 2 end
+
+-- keep(schedule, s): stores where it stands, and when to look at it.
+local function keep(schedule, s)
+  s.look = full(s) and now + LOOK_AGAIN or #s.line > 0 and math.min(s.due, now + LOOK_AGAIN) or s.due
+  set(crons, field('state', schedule), cmsgpack.pack(s))
+  if s.status == 'active' then
+    add(ticks, s.look, schedule)
+    alarm(ticks, s.look)
+  else
+    drop(ticks, schedule)
+  end
+end
+
+-- has_keeper(schedule) → is a live worker's code known to have it? Those that are gone are dropped on the way.
+local function has_keeper(schedule)
+  local members = call('ZRANGE', keepers, '[' .. schedule .. SEP, '(' .. schedule .. AFTER, 'BYLEX', 'LIMIT', 0, 500)
+  local alive = false
+  for _, member in ipairs(members) do
+    if call('ZSCORE', workers, string.sub(member, #schedule + 2)) then alive = true else drop(keepers, member) end
+  end
+  return alive or #members == 500
+end
+
+-- close(): counts the jobs that were made, and finishes.
+local function close()
+  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
+  for queue in pairs(named) do call('HSETNX', queues, queue, '') end
+  finish()
+end

@@ -1,0 +1,36 @@
+"""Ticks: schedules that are due make their jobs. It needs none of the app's code: all of it is stored."""
+
+import logging
+
+from penstock.engine.engine import DueCron, DueCrons, Engine
+from penstock.engine.link import Call
+from penstock.errors import PenstockError
+from penstock.schedule import plan
+
+log = logging.getLogger("penstock.worker")
+
+
+async def tick(engine: Engine, due: DueCrons) -> bool:
+    """See to schedules that are due; whether any of them could be seen to."""
+    calls = [(cron.id, call) for cron in due.crons if (call := _call(engine, cron, due.now)) is not None]
+    if not calls:
+        return False
+    answers = await engine.link.together(*(call for _, call in calls))
+    for (schedule, call), raw in zip(calls, answers, strict=True):
+        word, _ = call.decode(raw)
+        if word == "orphaned":
+            log.warning("schedule %s is in no live worker's code; it makes no more jobs until it is again", schedule)
+    return True
+
+
+def _call(engine: Engine, cron: DueCron, now: int) -> Call[tuple[str, int]] | None:
+    if cron.spec is None or cron.standing is None:
+        log.error("schedule %s was written by another version and cannot be read here", cron.id)
+        return None
+    try:
+        ticks = plan(cron.id, cron.spec, cron.standing.next, now)
+    except (PenstockError, ValueError, OverflowError) as error:
+        log.error("schedule %s cannot be reckoned with here: %s", cron.id, error)  # noqa: TRY400  (the text says it all)
+        return None
+    claimed = cron.standing.next if ticks.next != cron.standing.next else -1
+    return engine.tick(cron.id, cron.spec, claimed, ticks)
