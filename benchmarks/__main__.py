@@ -1,6 +1,8 @@
 """`python -m benchmarks ours`, `… peers`, `… page`."""
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,6 +16,8 @@ from benchmarks.systems import BARE, BY_NAME, PEERS, PENSTOCK, System
 
 def main() -> None:
     options = _options()
+    # Told to end, it still ends the servers and workers that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if options.command != "page":
         results = _measure(options)
         results.save(options.json)
