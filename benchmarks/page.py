@@ -42,11 +42,11 @@ make bench-peers    # beside other job queues, too, under 15 minutes; writes thi
 python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
-Every system has its own virtual environment with the newest versions, documented settings chosen for speed, and the same
-server, fresh for each part: {server}, append-only file, fsync every second, on a loopback port. Where a peer's settings
-say *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a trial is
-noisy, and Penstock's own `-c` was not tried this way. Each figure is the best of its repeats; ± is how far they lie apart,
-as a share of the largest. A job writes the moment of its start into shared memory and does nothing
+Every system has its own virtual environment with the newest versions, documented settings chosen for speed, and the
+same server, fresh for each part: {server}, append-only file, fsync every second, on a loopback port. Where a peer's
+settings say *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a
+trial is noisy, and Penstock's own `-c` was not tried this way. Each figure is the best of its repeats; ± is how far
+they lie apart, as a share of the largest. A job writes the moment of its start into shared memory and does nothing
 else. Workers are warm and held still while the queue is filled, then let go. The *bare loop* is the least that a job
 queue can do with a script: take 100 jobs, note who has them, decode them, run each as a task, settle them with the next
 call; it knows no states, retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of
