@@ -16,6 +16,8 @@ Waits = tuple[str, int, int, bool] | tuple[int, ...]
 class Backoff:
     """Waits between tries: base·2ⁿ⁻¹, base·n or base after the n-th failure, never more than cap.
 
+    Without a cap that is 10 minutes, or base if that is longer.
+
     With jitter the wait is drawn between half of that and all of it, so that jobs that failed together do not come
     back together.
     """
@@ -26,7 +28,7 @@ class Backoff:
     jitter: bool
 
     def __init__(
-        self, kind: Kind = "exponential", *, base: Duration = "1s", cap: Duration = "10m", jitter: bool = True
+        self, kind: Kind = "exponential", *, base: Duration = "1s", cap: Duration | None = None, jitter: bool = True
     ) -> None:
         if kind not in get_args(Kind):
             raise BadOption(f"Backoff({kind!r}): use one of {', '.join(map(repr, get_args(Kind)))}")
@@ -34,7 +36,7 @@ class Backoff:
             raise BadOption(f"Backoff(jitter={jitter!r}): use True or False")
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "base", milliseconds(base, "base"))
-        object.__setattr__(self, "cap", milliseconds(cap, "cap"))
+        object.__setattr__(self, "cap", max(self.base, 600_000) if cap is None else milliseconds(cap, "cap"))
         object.__setattr__(self, "jitter", jitter)
 
     def __repr__(self) -> str:

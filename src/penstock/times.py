@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -47,7 +48,10 @@ def instant(value: datetime, what: str = "at") -> int:
         raise BadOption(f"{what}={value!r}: use an aware datetime, such as datetime.now(UTC) + timedelta(hours=1)")
     if value.tzinfo is None or value.utcoffset() is None:
         raise BadOption(f"{what}={value!r} has no time zone: add tzinfo=UTC or another zone")
-    return max(round(value.timestamp() * 1_000), LONG_AGO)
+    found = round(value.timestamp() * 1_000)
+    if found > time.time() * 1_000 + LONGEST:
+        raise BadOption(f"{what}={value!r}: more than ten years from now")
+    return max(found, LONG_AGO)
 
 
 def show(milliseconds: int) -> str:

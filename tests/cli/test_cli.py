@@ -48,6 +48,12 @@ async def sleep(seconds: float, mark: str) -> str:
     return "rested"
 
 
+@app.every("1h", id="hourly", args=[7, "tick"])
+@app.task(name="ticked")
+async def ticked(user: int, subject: str) -> str:
+    return f"{user}:{subject}"
+
+
 @app.task
 def block(seconds: float, mark: str) -> None:
     Path(mark).touch()
@@ -441,3 +447,45 @@ def test_tables_measure_what_a_terminal_shows_and_never_pass_on_control_characte
 
 def test_the_exit_codes_are_those_of_the_contract() -> None:
     assert [code.value for code in Exit] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 130]
+
+
+# Schedules
+
+
+def test_schedules_are_listed_in_words_run_paused_and_resumed(shell: Shell) -> None:
+    assert "no schedules yet" in shell.run("cron", "ls")[1]
+    with shell.worker():
+        wait_for(lambda: shell.json("cron", "ls"))
+        (row,) = shell.json("cron", "ls")
+        assert (row["id"], row["state"], row["source"], row["task"]) == ("hourly", "active", "code", "ticked")
+        assert row["next_in_words"].startswith("in ")
+        assert row["next_in_words"].endswith("UTC")
+        out, _ = shell.run("cron", "ls", "-v")
+        assert "every 1h" in out
+        assert "catch up latest, overlap skip" in out
+        job_id = shell.run("cron", "run", "hourly")[0].strip()
+        assert job_id.startswith("hourly@run-")
+        wait_for(lambda: shell.json("job", "show", job_id)["state"] == "done")
+        assert shell.run("cron", "pause", "hourly")[0] == "hourly  paused\n"
+        assert shell.run("cron", "pause", "hourly")[0] == "hourly  paused (it was already)\n"
+        assert shell.json("cron", "ls")[0]["next"] is None
+        assert shell.json("cron", "resume", "hourly") == {"schedule": "hourly", "state": "active", "changed": True}
+    assert "no schedule 'nightly'" in shell.run("cron", "pause", "hourly", "nightly", code=7)[1]
+    assert shell.json("cron", "ls", "--namespace", shell.namespace)[0]["made"] == 1
+
+
+def test_a_scheduled_job_is_given_another_time_or_run_now(shell: Shell) -> None:
+    job_id = shell.run("enqueue", "send", "[7]", "--delay", "1h")[0].strip()
+    assert shell.json("job", "reschedule", job_id, "--delay", "2h") == {"id": job_id, "state": "scheduled"}
+    assert shell.json("job", "run", job_id) == {"id": job_id, "state": "ready"}
+    assert "not found" not in shell.run("job", "show", job_id)[0]
+    assert "no job" in shell.run("job", "run", "nothing", code=7)[1]
+
+
+def test_failed_attempts_are_shown_with_the_worker_that_made_them(shell: Shell) -> None:
+    job_id = shell.run("enqueue", "send", "[13]")[0].strip()
+    shell.start("worker", "--burst").communicate(timeout=30)
+    out, _ = shell.run("job", "show", job_id)
+    worker = shell.json("job", "show", job_id)["attempts"][0]["worker"]
+    assert "WORKER" in out
+    assert worker in out

@@ -14,13 +14,13 @@ from penstock.errors import PenstockError
 from penstock.worker.tick import tick
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.engine.link import Call
 
 log = logging.getLogger("penstock.worker")
 
-LONGEST: Final = (
-    30.0  #: seconds between two looks at what is due, should a letter have been lost or a clock have stepped
-)
+LONGEST: Final = 60.0  #: seconds between two looks at what is due, should a letter have been lost
 PRUNE: Final = 15.0
 TROUBLE: Final = 1.0  #: seconds until what failed is tried again
 DUE: Final = ("promote", "expire", "admit", "due_crons")
@@ -29,10 +29,11 @@ DUE: Final = ("promote", "expire", "admit", "due_crons")
 class Timer:
     """Keeps the due times of one namespace, to the millisecond, on this process' clock but by the server's time."""
 
-    def __init__(self, engine: Engine, life: int) -> None:
+    def __init__(self, engine: Engine, life: int, moved: "Callable[[], None]" = lambda: None) -> None:
         self._engine = engine
         self._reap_every = life / 3000
         self._life = life
+        self._moved = moved
         self._armed = asyncio.Event()
         self._at = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
         self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
@@ -95,6 +96,8 @@ class Timer:
             answer: Due | DueCrons = calls[step].decode(raw)
             # Not before it was asked did the server's clock show this: so one wakes up too early rather than too late.
             self._behind = now - answer.now / 1000
+            if isinstance(answer, Due) and answer.moved:
+                self._moved()
             if answer.next >= 0:
                 self._at[step] = min(self._at[step], answer.next / 1000 + self._behind)
             if isinstance(answer, DueCrons) and answer.crons and not await tick(self._engine, answer):

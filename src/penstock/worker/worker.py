@@ -96,7 +96,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         runner = Runner(self._program, self._engine, threads, state)
         self._fetcher = Fetcher(self._engine, runner, self._concurrency, self._queues.order, self._begin)
-        self._timer = Timer(self._engine, self._life)
+        self._timer = Timer(self._engine, self._life, moved=self._fetcher.look)
         self._renewer = Renewer(
             self._engine,
             self._life,

@@ -1,0 +1,18 @@
+"""The examples run as they stand, and do what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers import Server
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_each_order_is_billed_once_though_a_worker_is_killed_in_the_middle(tmp_path: Path, single: Server) -> None:
+    environment = os.environ | {"ORDERS_FOLDER": str(tmp_path), "PENSTOCK_URL": single.url}
+    program = [sys.executable, str(EXAMPLES / "orders.py")]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    assert found.stdout == "30 orders, 30 of them billed, 30 bills\n", found.stderr
+    assert found.returncode == 0
