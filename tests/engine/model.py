@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.engine.engine import CRASHES
 from penstock.engine.keys import SEPARATOR
 from penstock.job import DELAY_BELOW, Attempt, Header, State
 
@@ -149,6 +150,8 @@ class Model:
             case "bury", reason, error:
                 self._remember(verb, job_id, error)
                 self._put(verb, job_id, "dead", reason, failures=h.failures + 1)
+            case "crash", cause:
+                self._crash(verb, job_id, CRASHES, cause)
             case "snooze", delay, reason:
                 self._put(verb, job_id, "scheduled", reason, due=self.now + delay, releases=h.releases + 1)
             case _:
@@ -213,11 +216,14 @@ class Model:
     def _lose(self, started: Collection[str], budget: int, cause: str, job_id: str) -> None:
         if job_id not in started:
             return self._give_back("reap", job_id, "not_started")
+        return self._crash("reap", job_id, budget, cause)
+
+    def _crash(self, verb: str, job_id: str, budget: int, cause: str) -> None:
         self._remember("crash", job_id, cause)
         crashes = self.jobs[job_id].crashes + 1
         if crashes < budget:
-            return self._move("reap", job_id, "ready", "crash", crashes=crashes)
-        return self._put("reap", job_id, "dead", "crash_loop", crashes=crashes)
+            return self._move(verb, job_id, "ready", "crash", crashes=crashes)
+        return self._put(verb, job_id, "dead", "crash_loop", crashes=crashes)
 
     # Ending otherwise, and steering
 

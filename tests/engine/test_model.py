@@ -27,7 +27,7 @@ DAY = 24 * HOUR
 IDS = tuple(f"job{n}" for n in range(10))
 QUEUES = ("a", "b", "c")
 SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
-SETTLES = ("complete", "retry", "bury", "release", "snooze")
+SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ERROR = '{"type": "Error"}'
 
 HASHES = ("meta", "jobs", "payloads", "results", "attempts", "unique", "queues", "calls", "counts")
@@ -48,7 +48,7 @@ _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, list[Any]]
 # What at least 60 of 300 runs come across: if one is missing, the steps have become blind.
 OFTEN = {
     *("enqueue: created", "enqueue: exists", "enqueue: unique", "lease: jobs", "lease: ok", "lease: unknown"),
-    *("complete: ok", "retry: ok", "bury: ok", "release: ok", "snooze: ok", "progress: ok"),
+    *("complete: ok", "retry: ok", "bury: ok", "crash: ok", "release: ok", "snooze: ok", "progress: ok"),
     *("complete: stale", "retry: stale", "bury: stale", "release: stale", "snooze: stale", "progress: stale"),
     *("promote: some", "expire: some", "prune: some", "reap_worker: some", "pause: ok", "renew: unknown"),
     *("cancel: cancelled", "cancel: cancelling", "cancel: missing", "revive: ok", "revive: ready", "revive: missing"),
@@ -316,6 +316,7 @@ class Machine(RuleBasedStateMachine):
             "complete": (result,),
             "retry": (delay, "failed", ERROR),
             "bury": ("hopeless", ERROR),
+            "crash": (ERROR,),
             "release": (),
             "snooze": (delay, "later"),
         }[verb]

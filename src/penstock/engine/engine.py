@@ -150,6 +150,11 @@ class Engine:
         """Each: id, call number, reason, error as JSON."""
         return self.link.call("bury", (worker, *_flat(_page(jobs))), _words)
 
+    def crash(self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES) -> Call[list[str]]:
+        """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
+        rows = [(job_id, number, crashes, cause) for job_id, number, cause in _page(jobs)]
+        return self.link.call("crash", (worker, *_flat(rows)), _words)
+
     def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
         """Each: id, call number."""
         return self.link.call("release", (worker, *_flat(_page(jobs))), _words)
