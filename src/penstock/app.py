@@ -15,6 +15,7 @@ from penstock.program import Lifespan, Program
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
+from penstock.worker.keep import Keeper
 from penstock.worker.worker import GRACE, Worker
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Penstock:
         if full in self.tasks:
             raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
         task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
+        task.program = self.program
         self.tasks[full] = task
         return task
 
@@ -162,6 +164,7 @@ class Penstock:
         concurrency: int | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
+        keeper: Keeper | None = None,
     ) -> Worker:
         """A worker in this process: `async with app.worker(): ...`, or `await app.worker().run()`."""
         return Worker(
@@ -170,6 +173,7 @@ class Penstock:
             concurrency=concurrency,
             life=None if lease is None else milliseconds(lease, "lease"),
             grace=GRACE if grace is None else milliseconds(grace, "grace") / 1000,
+            keeper=keeper,
         )
 
     async def run_until_idle(
@@ -217,8 +221,10 @@ class Penstock:
 
 
 def _check_executor(name: str, function: Callable[..., Any], executor: str | None) -> None:
-    if executor == "process":
-        raise BadOption(f'{name}: executor="process" is not there yet; leave it out to run in a thread')
+    if executor == "process" and "<locals>" in function.__qualname__:
+        raise BadOption(
+            f'{name}: executor="process" needs a function that another process can import: define it in a module'
+        )
     if executor == "thread" and inspect.iscoroutinefunction(function):
         raise BadOption(f'{name}: executor="thread" is for def tasks; an async def runs on the loop')
 

@@ -9,6 +9,7 @@ import time
 from typing import Final
 
 from penstock.engine.engine import PAGE, Engine
+from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.worker")
@@ -20,8 +21,9 @@ PRUNE: Final = 15.0
 class Timer:
     """Keeps the due times of one namespace, to the millisecond, on this process' clock but by the server's time."""
 
-    def __init__(self, engine: Engine, life: int) -> None:
+    def __init__(self, engine: Engine, life: int, reach: Reach) -> None:
         self._engine = engine
+        self._reach = reach
         self._life = life
         self._armed = asyncio.Event()
 
@@ -30,12 +32,13 @@ class Timer:
         self._armed.set()
 
     async def run(self) -> None:
-        reaped = pruned = time.monotonic()
+        due = reaped = pruned = time.monotonic()
         while True:
             wait = 1.0
             try:
-                self._armed.clear()
-                wait = await self._due()
+                if self._armed.is_set() or time.monotonic() >= due:
+                    self._armed.clear()
+                    due = time.monotonic() + await self._due()
                 now = time.monotonic()
                 if now - reaped >= self._life / 3000:
                     reaped = now
@@ -43,8 +46,12 @@ class Timer:
                 if now - pruned >= PRUNE:
                     pruned = now
                     await self._prune()
+                self._reach.back("timer")
+                wait = max(due - time.monotonic(), 0)
             except PenstockError as error:
-                log.debug("the timer could not reach the engine: %s", error)
+                self._armed.set()  # a letter may have been lost meanwhile
+                self._reach.lost("timer", error)
+                await asyncio.sleep(wait)
             await self._sleep(min(wait, self._life / 3000, PRUNE))
 
     async def _due(self) -> float:
