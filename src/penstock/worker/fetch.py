@@ -255,7 +255,7 @@ class Fetcher:
             self._turn_away(waiting, Back())
 
     def overrun(self, job_id: str, outcome: Outcome) -> None:
-        """The thread of this job does not end: the job stays where it is, and is settled so when its process has ended."""
+        """The thread of this job does not end: the job is settled so when its process has ended."""
         if (running := self.running.get(job_id)) is not None:
             self.stuck[job_id] = Settled(running.worker, running.number, job_id, outcome)
             self._settled.set()
