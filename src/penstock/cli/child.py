@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -74,17 +74,21 @@ def main() -> None:
     code = 0
     try:
         asyncio.run(_work(app, worker, notes, orders, sock))
-        notes.state = LEFT
     except PenstockError as error:
         log.error("the worker could not start: %s", error)  # noqa: TRY400  (an error of ours says what to do)
         code = int(code_of(error))
     except BaseException:
         log.exception("the worker could not start")
         code = 1
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Neither threads nor tasks that do not end may keep this process."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads that do not end must not keep it
+    os._exit(code)
 
 
 def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes]:
@@ -181,6 +185,8 @@ async def _work(app: Penstock, worker: Worker, notes: Notes, orders: Orders, soc
         wire.send(sock, "settle", run.worker, run.number, run.id, outcome)
     with suppress(Exception):
         await asyncio.wait_for(app.aclose(), 2)
+    notes.state = LEFT
+    _leave(0)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,15 @@ class Node(NamedTuple):
     since: int
 
 
+class Run(NamedTuple):
+    """A job that a worker runs."""
+
+    id: str
+    task: str
+    attempt: int
+    since: int
+
+
 class Views:
     """Questions about one namespace. Numbers of one answer may be a moment apart; nothing here decides anything."""
 
@@ -96,6 +105,18 @@ class Views:
         pipe.zrange(self._key("workers"), 0, -1, withscores=True)
         pipe.hgetall(self._key("nodes"))
         return pipe
+
+    async def runs(self, most: int = 1000) -> dict[str, list[Run]]:
+        """Worker → what it runs, the first of all in the order of their names."""
+        leases = await self._link.ask(lambda client: client.zrange(self._key("leases"), 0, most))
+        held = [member.decode().split(SEPARATOR) for member in leases if member]
+        found = await self._link.ask(lambda client: client.hmget(self._key("jobs"), [row[2] for row in held] or [""]))
+        runs: dict[str, list[Run]] = {}
+        for (worker, _, job_id), raw in zip(held, found, strict=False):
+            with suppress(msgspec.MsgspecError, TypeError):
+                header = _header(raw)
+                runs.setdefault(worker, []).append(Run(job_id, header.task, header.attempt, header.started))
+        return runs
 
     async def position(self, job_id: str) -> int | None:
         """How many are before this job in its queue; None if it does not wait there."""
