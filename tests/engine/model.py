@@ -174,13 +174,14 @@ class Model:
         self.workers[worker] = self.now + life
         return "ok"
 
-    def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], int]:
         self._heard(life)
         known = [worker for worker in workers if worker in self.workers]
         self.workers.update(dict.fromkeys(known, self.now + life))
         asked = [(worker, job_id) for worker in known for job_id in sorted(self.held_by([worker]))]
         words = ["ok" if worker in known else "unknown" for worker in workers]
-        return words, [row for row in asked if self.jobs[row[1]].cancelling]
+        late = sum(until < self.now for until in self.workers.values())
+        return words, [row for row in asked if self.jobs[row[1]].cancelling], late
 
     def retire(self, worker: str, limit: int) -> tuple[int, int]:
         return self._take_back("release", [worker], limit, partial(self._give_back, "release"))

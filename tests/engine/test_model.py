@@ -436,7 +436,7 @@ def _words(answer: Any) -> list[str]:
             return ["some" if moved else "none"]
         case (str(word), bool(), list(ids)):
             return ["jobs" if ids else word]
-        case (list(words), list()):
+        case (list(words), list(), int()):
             return words
         case _:
             return [row if isinstance(row, str) else row[0] for row in answer]

@@ -171,7 +171,9 @@ async def test_a_running_job_is_cancelled_within_a_second_and_by_the_renewal_if_
 
 async def test_a_worker_whose_app_fails_at_the_start_says_so_and_ends(crew: Crew) -> None:
     text = (crew.folder / "tasks.py").read_text()
-    (crew.folder / "tasks.py").write_text(text.replace('    yield "state"', '    raise RuntimeError("no database")\n    yield'))
+    (crew.folder / "tasks.py").write_text(
+        text.replace('    yield "state"', '    raise RuntimeError("no database")\n    yield')
+    )
     worker = crew.start()
     await eventually(lambda: worker.poll() is not None, within=30)
     assert worker.returncode == 1

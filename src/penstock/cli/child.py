@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -162,7 +163,8 @@ class _Life:
         overran = asyncio.create_task(self._worker.overran.wait())
         end = asyncio.create_task(self._end.wait())
         while not end.done():
-            await asyncio.wait((overran, end), timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+            poll = None if math.isinf(self._worker.quota) else 0.2
+            await asyncio.wait((overran, end), timeout=poll, return_when=asyncio.FIRST_COMPLETED)
             if overran.done():
                 self.leave("a job's thread goes on although its time is over")
             elif self._worker.spent:

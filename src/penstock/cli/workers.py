@@ -59,7 +59,5 @@ def _row(node: Node, runs: list[Run]) -> Row:
         "version": info.get("version"),
         "code": info.get("code"),
         "stalled": moment(info["stalled"]) if info.get("stalled") else None,
-        "runs": [
-            {"job": one.id, "task": one.task, "attempt": one.attempt, "since": moment(one.since)} for one in runs
-        ],
+        "runs": [{"job": one.id, "task": one.task, "attempt": one.attempt, "since": moment(one.since)} for one in runs],
     }

@@ -66,10 +66,11 @@ class Leased(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """Per worker `ok` or `unknown`; and (worker, id) of running jobs whose cancelling was asked for."""
+    """Per worker `ok` or `unknown`; (worker, id) of running jobs whose cancelling was asked for; the late."""
 
     words: list[str]
     cancelling: list[tuple[str, str]]
+    late: int = 0  #: other workers that are past their life: somebody should reap
 
 
 class Watched(NamedTuple):
@@ -282,6 +283,6 @@ def _watched(raw: list[bytes]) -> list[Watched]:
     ]
 
 
-def _renewed(raw: list[list[bytes]]) -> Renewed:
+def _renewed(raw: list[Any]) -> Renewed:
     flagged = _words(raw[1])
-    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)))
+    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)), int(raw[2]))

@@ -77,7 +77,7 @@ class Fetcher:
         self._queues = queues
         self._unknown = unknown
         self._reach = reach
-        self._gate = Gate()
+        self._gate = Gate(runner.is_apart)
         self.worker = ""
         self.busy = 0  #: slots in use
         self.running: dict[str, Running] = {}

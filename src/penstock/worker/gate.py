@@ -4,6 +4,7 @@ So the third crash convicts nobody who is innocent. While one waits nothing more
 the suspect is put off instead, and may find a worker that is free.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.worker.run import Running
@@ -13,14 +14,14 @@ PATIENCE: Final = 30.0  #: seconds that a suspect waits until the others have en
 AGAIN: Final = 5_000  #: ms after which one that waited in vain is offered again
 
 
-def is_suspect(running: Running) -> bool:
-    return running.lease.header.crashes >= CRASHES
-
-
 class Gate:
-    """Who may start: everybody, unless a suspect runs; a suspect, when nobody runs."""
+    """Who may start: everybody, unless a suspect runs; a suspect, when nobody runs.
 
-    def __init__(self) -> None:
+    One that runs in a process of its own endangers nobody else.
+    """
+
+    def __init__(self, is_apart: Callable[[str], bool]) -> None:
+        self._is_apart = is_apart
         self.waiting: list[Running] = []
         self._alone: Running | None = None
 
@@ -31,19 +32,24 @@ class Gate:
 
     def admits(self, running: Running, others: int) -> bool:
         """Whether it may start while so many others run; if not, it waits here."""
-        if self._alone is not None or (is_suspect(running) and others):
+        suspect = self._is_suspect(running)
+        if self._alone is not None or (suspect and others):
             self.waiting.append(running)
             return False
-        if is_suspect(running):
+        if suspect:
             self._alone = running
         return True
+
+    def _is_suspect(self, running: Running) -> bool:
+        header = running.lease.header
+        return header.crashes >= CRASHES and not self._is_apart(header.task)
 
     def ended(self, running: Running, others: int) -> list[Running]:
         """One has ended: those who may start in its place."""
         if self._alone is running:
             self._alone = None
         waiting, self.waiting = self.waiting, []
-        waiting.sort(key=is_suspect)
+        waiting.sort(key=self._is_suspect)
         admitted: list[Running] = []
         for one in waiting:
             if self.admits(one, others + len(admitted)):

@@ -94,7 +94,7 @@ class Supervised:
     async def _beat(self) -> None:
         while True:
             self._notes.beat()
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
 
     def stop(self) -> None:
         pass

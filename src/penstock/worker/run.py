@@ -76,6 +76,11 @@ class Runner:
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
         return JobContext(lease, worker, number, self._engine, self._state)
 
+    def is_apart(self, task: str) -> bool:
+        """Whether jobs of this task run in processes of their own."""
+        found = self._program.tasks.get(task)
+        return found is not None and found.options.executor == "process"
+
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
         lease = running.lease

@@ -30,6 +30,9 @@ from penstock.worker.timer import Timer
 log = logging.getLogger("penstock.worker")
 
 RENEW: Final = 0.3  #: of a life, between two renewals
+REAP: Final = 15.0  #: seconds between two looks for the dead that no renewal told of
+WATCH: Final = 2.0  #: seconds between two looks at the children
+LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
 STALLED: Final = 60.0  #: seconds of silence after which a child's loop is shown as stalled
 LATE: Final = 8.0  #: seconds beyond the grace after which a child that should end is killed
 AT_ONCE: Final = 1.5  #: the same after a second signal
@@ -142,7 +145,7 @@ class Supervisor:
     async def _supervise(self, hub: Hub, hello: dict[str, Any], signals: Signals) -> None:
         await hub.endpoint.client()  # at the start a server that cannot be reached is an error; later it is waited for
         engine = self._engine = hub.engine
-        timer = Timer(engine, self._plan.life, self.reach)
+        timer = Timer(engine, self._plan.life, self.reach, reap=REAP)
 
         async def opened() -> None:
             timer.rearm()
@@ -151,7 +154,7 @@ class Supervisor:
         mailbox = Mailbox(
             engine.link, channels, letter=lambda *_: timer.rearm(), opened=opened, reach=reach, quiet=QUIET
         )
-        loops = [self._renew(engine), timer.run(), mailbox.run(), self._watch(engine)]
+        loops = [self._renew(engine, timer), timer.run(), mailbox.run(), self._watch(engine)]
         if self._plan.burst:
             queues = Queues(hello["queues"].split(",")).names
             loops.append(self._burst(hub, queues, signals))
@@ -171,7 +174,7 @@ class Supervisor:
         if self._failed is not None:
             raise self._failed
 
-    async def _renew(self, engine: Engine) -> None:
+    async def _renew(self, engine: Engine, timer: Timer) -> None:
         """One call keeps all children alive, and tells of cancelled jobs."""
         while True:
             wait = self._plan.life * RENEW / 1000
@@ -184,6 +187,8 @@ class Supervisor:
                             children[name].say("lost", name)
                     for name, job_id in renewed.cancelling:
                         children[name].say("cancel", job_id)
+                    if renewed.late:
+                        timer.reap_soon()
                 self.reach.back("renew")
             except PenstockError as error:
                 self.reach.lost("renew", error)
@@ -200,7 +205,7 @@ class Supervisor:
                     self._end_overruns(child, now, quiet)
                     await self._tell_stalled(engine, child, quiet)
                     self._recycle(child, now)
-            await asyncio.sleep(1)
+            await asyncio.sleep(WATCH)
 
     async def _burst(self, hub: Hub, queues: list[str], signals: Signals) -> None:
         pause = 0.02
@@ -337,7 +342,8 @@ class Supervisor:
         """Until there is news, or for a moment: a signal may have been lost."""
         waits = [other if isinstance(other, asyncio.Task) else asyncio.create_task(other.wait()) for other in others]
         news = asyncio.create_task(self._news.wait())
-        pause = min(max(self._retry_at - time.monotonic(), 0.05), 1.0)
+        left = self._retry_at - time.monotonic()
+        pause = 0.1 if self._stopping else left + 0.01 if 0 < left < LOOK else LOOK
         await asyncio.wait((news, *waits), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         for task, other in zip(waits, others, strict=True):
             if not isinstance(other, asyncio.Task):

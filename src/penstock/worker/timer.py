@@ -21,18 +21,29 @@ PRUNE: Final = 15.0
 class Timer:
     """Keeps the due times of one namespace, to the millisecond, on this process' clock but by the server's time."""
 
-    def __init__(self, engine: Engine, life: int, reach: Reach) -> None:
+    def __init__(self, engine: Engine, life: int, reach: Reach, reap: float | None = None) -> None:
+        """Seconds between two looks for the dead, unless somebody says that there are some."""
         self._engine = engine
         self._reach = reach
         self._life = life
+        self._reaps = life / 3000 if reap is None else reap
+        self._reap_due = 0.0
         self._armed = asyncio.Event()
+        self._news = asyncio.Event()
 
     def rearm(self) -> None:
         """Something is due earlier than was known."""
         self._armed.set()
+        self._news.set()
+
+    def reap_soon(self) -> None:
+        """Somebody is past its life."""
+        self._reap_due = 0.0
+        self._news.set()
 
     async def run(self) -> None:
-        due = reaped = pruned = time.monotonic()
+        due = pruned = time.monotonic()
+        self._reap_due = due + self._reaps
         while True:
             wait = 1.0
             try:
@@ -40,8 +51,8 @@ class Timer:
                     self._armed.clear()
                     due = time.monotonic() + await self._due()
                 now = time.monotonic()
-                if now - reaped >= self._life / 3000:
-                    reaped = now
+                if now >= self._reap_due:
+                    self._reap_due = now + self._reaps
                     await self._reap()
                 if now - pruned >= PRUNE:
                     pruned = now
@@ -52,7 +63,7 @@ class Timer:
                 self._armed.set()  # a letter may have been lost meanwhile
                 self._reach.lost("timer", error)
                 await asyncio.sleep(wait)
-            await self._sleep(min(wait, self._life / 3000, PRUNE))
+            await self._sleep(min(wait, max(self._reap_due - time.monotonic(), 0), PRUNE))
 
     async def _due(self) -> float:
         """Move what is due; seconds until the next one is."""
@@ -80,6 +91,7 @@ class Timer:
     async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._armed.wait()
+                await self._news.wait()
         except TimeoutError:
             pass
+        self._news.clear()
