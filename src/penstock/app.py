@@ -15,7 +15,6 @@ from penstock.program import Lifespan, Program
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
-from penstock.worker.keep import Keeper
 from penstock.worker.worker import GRACE, Worker
 
 if TYPE_CHECKING:
@@ -164,7 +163,6 @@ class Penstock:
         concurrency: int | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
-        keeper: Keeper | None = None,
     ) -> Worker:
         """A worker in this process: `async with app.worker(): ...`, or `await app.worker().run()`."""
         return Worker(
@@ -173,7 +171,6 @@ class Penstock:
             concurrency=concurrency,
             life=None if lease is None else milliseconds(lease, "lease"),
             grace=GRACE if grace is None else milliseconds(grace, "grace") / 1000,
-            keeper=keeper,
         )
 
     async def run_until_idle(

@@ -13,7 +13,7 @@ import pytest
 from penstock.engine.views import Views
 from tests.api.looks import eventually
 from tests.servers import free_port
-from tests.worker.harness import Crew, alive, gone, tree
+from tests.worker.harness import Crew, gone, tree
 
 
 async def _rolling(crew: Crew, seconds: float, longest: float) -> None:
@@ -208,5 +208,73 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     assert max(delays) == 60_000
 
 
-def test_a_process_that_was_never_there_is_not_alive() -> None:
-    assert not alive(2**22 + 1)
+async def test_changed_code_is_loaded_and_code_that_is_broken_is_waited_for(crew: Crew) -> None:
+    worker = await crew.started("--reload")
+    file = crew.folder / "tasks.py"
+    text = file.read_text()
+    await asyncio.sleep(1)  # until the files are watched; nothing says so
+    file.write_text("raise RuntimeError('half written')")
+    await eventually(lambda: "half written" in crew.said(), within=30)
+    file.write_text(text.replace("    return n", "    return n + 1", 1))
+    job = await crew.tasks.quick.enqueue(1)
+    await eventually(lambda: _knows(crew, 2), within=60)
+    assert await job.result(timeout=30) in {1, 2}
+    assert worker.poll() is None
+    assert await crew.end(worker) == 0
+
+
+async def _knows(crew: Crew, answer: int) -> bool:
+    return bool(await (await crew.tasks.quick.enqueue(1)).result(timeout=60) == answer)
+
+
+PROGRAM = """
+import asyncio, os
+from penstock import Penstock, current_job
+
+app = Penstock({name!r}, url={url!r})
+
+@app.task(executor="process", retries=0)
+def apart(n: int) -> list[int]:
+    return [n, os.getpid(), current_job().attempt]
+
+@app.task(executor="process")
+async def apart_too(n: int) -> int:
+    await asyncio.sleep(0)
+    return n
+
+async def main() -> None:
+    async with app:
+        job, other = await apart.enqueue(7), await apart_too.enqueue(8)
+        await app.run_until_idle()
+        print(*await job.result(), await other.result(), os.getpid())
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def test_a_program_runs_its_own_tasks_in_processes(crew: Crew, url: str) -> None:
+    file = crew.folder / "program.py"
+    file.write_text(PROGRAM.format(name=crew.name, url=url))
+    n, pid, attempt, other, parent = map(int, (await _said(str(file))).split())
+    assert (n, attempt, other) == (7, 1, 8)
+    assert pid != parent
+    await gone(pid)
+
+
+@pytest.mark.long
+async def test_a_stalled_loop_is_shown_as_such(crew: Crew, url: str) -> None:
+    await crew.started()
+    await crew.tasks.hold_the_gil.enqueue(80.0)
+    program = ("-m", "penstock.cli", "workers", "--namespace", crew.name, "--url", url, "-o", "json")
+
+    async def stalled() -> bool:
+        return json.loads(await _said(*program))[0]["stalled"] is not None
+
+    await eventually(stalled, within=75)
+    await crew.all_in("done", within=60)
+
+    async def well() -> bool:
+        return not await stalled()
+
+    await eventually(well, within=20)

@@ -99,8 +99,13 @@ def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes
         concurrency = setup.concurrency or app.settings.concurrency
         notes = Notes(setup.notes, slots_for(concurrency))
         keeper = Supervised(notes, lambda *words: wire.send(sock, *words))
-        worker = app.worker(
-            queues=setup.queues, concurrency=setup.concurrency, lease=setup.lease, grace=setup.grace, keeper=keeper
+        worker = Worker(
+            app.program,
+            queues=setup.queues,
+            concurrency=concurrency,
+            life=round(setup.lease * 1000),
+            grace=setup.grace,
+            keeper=keeper,
         )
         worker.quota = setup.max_jobs or worker.quota
     except (PenstockError, Failure) as error:

@@ -9,11 +9,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from penstock.engine.link import Link
 from penstock.engine.reach import Reach
-from penstock.errors import PenstockError
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
 _ANSWER: Final = 5.0  #: seconds that the answer may take
@@ -47,7 +44,7 @@ class Mailbox:
         while True:
             try:
                 await self._listen()
-            except (RedisError, OSError, PenstockError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
                 if not self.open.is_set():
                     self._reach.lost("mailbox", error)
                 pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from penstock.engine.engine import Engine
@@ -154,18 +155,20 @@ class Supervisor:
         mailbox = Mailbox(
             engine.link, channels, letter=lambda *_: timer.rearm(), opened=opened, reach=reach, quiet=QUIET
         )
-        loops = [self._renew(engine, timer), timer.run(), mailbox.run(), self._watch(engine)]
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            partial(self._renew, engine, timer),
+            timer.run,
+            mailbox.run,
+            partial(self._watch, engine),
+        ]
         if self._plan.burst:
             queues = Queues(hello["queues"].split(",")).names
-            loops.append(self._burst(hub, queues, signals))
-        tasks = [asyncio.create_task(loop) for loop in loops]
+            loops.append(partial(self._burst, hub, queues, signals))
+        tasks = [asyncio.create_task(_again_and_again(loop)) for loop in loops]
         try:
             while not signals.stopped.is_set() and self._failed is None:
                 self._look_after()
-                await self._wait(signals.stopped, *tasks)
-                for task in tasks:
-                    if task.done():
-                        task.result()
+                await self._wait(signals.stopped)
             await self._stop(signals)
         finally:
             for task in tasks:
@@ -338,15 +341,22 @@ class Supervisor:
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
-    async def _wait(self, *others: "asyncio.Event | asyncio.Task[None]") -> None:
+    async def _wait(self, *others: asyncio.Event) -> None:
         """Until there is news, or for a moment: a signal may have been lost."""
-        waits = [other if isinstance(other, asyncio.Task) else asyncio.create_task(other.wait()) for other in others]
-        news = asyncio.create_task(self._news.wait())
+        waits = [asyncio.create_task(event.wait()) for event in (self._news, *others)]
         left = self._retry_at - time.monotonic()
         pause = 0.1 if self._stopping else left + 0.01 if 0 < left < LOOK else LOOK
-        await asyncio.wait((news, *waits), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        for task, other in zip(waits, others, strict=True):
-            if not isinstance(other, asyncio.Task):
-                task.cancel()
-        news.cancel()
+        await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
         self._news.clear()
+
+
+async def _again_and_again(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A loop that fails in a way that nobody foresaw begins anew: the children need it."""
+    while True:
+        try:
+            return await loop()
+        except Exception:
+            log.exception("a loop of the supervisor failed; it begins anew")
+            await asyncio.sleep(1)
