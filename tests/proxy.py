@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that can lose a reply: the request was executed, but nobody hears of it."""
+"""A TCP proxy in front of a server that can lose a reply (it was executed, but nobody hears of it), or stall."""
 
 import contextlib
 import socket
@@ -17,6 +17,8 @@ class Proxy:
         self.lost = 0
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
+        self._flows = {"requests": threading.Event(), "replies": threading.Event()}
+        self.flow()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -32,7 +34,18 @@ class Proxy:
         with self._lock:
             self._doomed = (command, nth)
 
+    def stall(self, *ways: str) -> None:
+        """Pass nothing on, of `requests`, `replies` or both, on any connection; none is closed."""
+        for way in ways:
+            self._flows[way].clear()
+
+    def flow(self) -> None:
+        """Pass everything on again, what was held back first."""
+        for flow in self._flows.values():
+            flow.set()
+
     def close(self) -> None:
+        self.flow()
         _cut(self._listener)
         for one in list(self._sockets):
             _cut(one)
@@ -57,6 +70,7 @@ class Proxy:
     def _requests(self, near: socket.socket, far: socket.socket, asked: deque[str]) -> None:
         for chunk, parts in _read(near):
             asked.extend(part[0].decode().upper() for part in parts)
+            self._flows["requests"].wait()
             with contextlib.suppress(OSError):
                 far.sendall(chunk)
         _cut(near, far)
@@ -66,6 +80,7 @@ class Proxy:
             lost = [self._is_lost(asked.popleft()) for _ in parts if asked]
             if any(lost):
                 break
+            self._flows["replies"].wait()
             with contextlib.suppress(OSError):
                 near.sendall(chunk)
         _cut(near, far)

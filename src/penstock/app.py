@@ -176,6 +176,7 @@ class Penstock:
             raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
         task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
         self._agree(full, options.lane)
+        task.program = self.program
         self.tasks[full] = task
         return task
 
@@ -304,8 +305,10 @@ class Penstock:
 
 
 def _check_executor(name: str, function: Callable[..., Any], executor: str | None) -> None:
-    if executor == "process":
-        raise BadOption(f'{name}: executor="process" is not there yet; leave it out to run in a thread')
+    if executor == "process" and "<locals>" in function.__qualname__:
+        raise BadOption(
+            f'{name}: executor="process" needs a function that another process can import: define it in a module'
+        )
     if executor == "thread" and inspect.iscoroutinefunction(function):
         raise BadOption(f'{name}: executor="thread" is for def tasks; an async def runs on the loop')
 

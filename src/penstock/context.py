@@ -4,13 +4,19 @@ import asyncio
 import contextvars
 import json
 import logging
-from typing import Any
+from typing import Any, Protocol
 
-from penstock.engine.engine import Engine, Lease
+from penstock.engine.engine import Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 log = logging.getLogger("penstock.job")
+
+
+class Reporter(Protocol):
+    """Whoever passes a job's progress on: the engine, or in a process of its own the worker."""
+
+    def progress(self, worker: str, job_id: str, number: int, progress: str, /) -> Any: ...
 
 
 class JobContext:
@@ -18,7 +24,7 @@ class JobContext:
 
     __slots__ = ("_engine", "_lease", "_number", "_worker", "cancelling", "shutting_down", "state", "tags")
 
-    def __init__(self, lease: Lease, worker: str, number: int, engine: Engine, state: Any) -> None:
+    def __init__(self, lease: Lease, worker: str, number: int, engine: Reporter, state: Any) -> None:
         self._lease = lease
         self._worker = worker
         self._number = number
@@ -30,6 +36,10 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} of {self.task}, attempt {self.attempt}>"
+
+    @property
+    def lease(self) -> Lease:
+        return self._lease
 
     @property
     def id(self) -> str:
@@ -61,6 +71,12 @@ class JobContext:
         """The same from a `def` task."""
         text = _shown(done, total, message)
         self._judge(self._engine.progress(self._worker, self.id, self._number, text).sync())
+
+    async def report(self, text: str) -> str:
+        """Pass on the progress that a process of this job made: ok, cancelling or stale."""
+        word: str = await self._engine.progress(self._worker, self.id, self._number, text)
+        self.cancelling = self.cancelling or word == "cancelling"
+        return word
 
     def log(self, text: str) -> None:
         """A line about this job, through `logging`."""

@@ -66,6 +66,7 @@ class Task(Generic[P, R, T]):
         self._limit = limit
         self._changed = changed
         self._head: Header | None = None
+        self.program: Any = base.program if base else None  #: what the app wraps around its runs
         if base is None:
             self._check_templates()
 

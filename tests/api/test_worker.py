@@ -27,7 +27,7 @@ from penstock import (
     StaleLease,
     current_job,
 )
-from penstock.worker import run
+from penstock.worker import unknown
 from tests.api.looks import commands, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import header_of
@@ -699,7 +699,7 @@ async def test_run_until_idle_runs_what_is_ready_and_what_that_makes_ready_and_l
 async def test_a_task_that_this_worker_does_not_know_is_put_off_and_not_charged(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "UNKNOWN_TASK_DELAY", 500)
+    monkeypatch.setattr(unknown, "SHORTEST", 500)
 
     @app.task
     async def known() -> int:

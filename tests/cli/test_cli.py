@@ -155,7 +155,7 @@ def test_enqueue_prints_the_id_and_a_burst_worker_runs_the_job(shell: Shell) -> 
     process = shell.start("worker", "--burst", "-c", "3", "-v")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 0
-    for words in ("tasks:app", shell.namespace, "3, lease 30s", "tasks:send", "in mail", f"{job_id} tasks:send"):
+    for words in ("tasks:app", shell.namespace, "3, lease 10s", "tasks:send", "in mail", f"{job_id} tasks:send"):
         assert words in said
     status = shell.json("job", "show", job_id)
     assert (status["state"], status["result"], status["attempt"]) == ("done", "7:hi", 1)

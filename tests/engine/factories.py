@@ -85,6 +85,9 @@ class TestWorker:
     async def bury(self, lease: Lease, reason: str = "failed", error: str = "{}") -> str:
         return (await self.engine.bury(self.name, [(lease.id, call_of(lease), reason, error)]))[0]
 
+    async def crash(self, lease: Lease, cause: str = "{}") -> str:
+        return (await self.engine.crash(self.name, [(lease.id, call_of(lease), cause)]))[0]
+
     async def release(self, lease: Lease) -> str:
         return (await self.engine.release(self.name, [(lease.id, call_of(lease))]))[0]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.engine.engine import CRASHES
 from penstock.engine.keys import SEPARATOR
 from penstock.job import DELAY_BELOW, Attempt, Header, State
 from penstock.schedule import Spec, Standing, Ticks, job_of
@@ -152,6 +153,8 @@ class Model:
             case "bury", reason, error:
                 self._remember(verb, job_id, error)
                 self._put(verb, job_id, "dead", reason, failures=h.failures + 1)
+            case "crash", cause:
+                self._crash(verb, job_id, CRASHES, cause)
             case "snooze", delay, reason:
                 self._put(verb, job_id, "scheduled", reason, due=self.now + delay, releases=h.releases + 1)
             case _:
@@ -174,13 +177,14 @@ class Model:
         self.workers[worker] = self.now + life
         return "ok"
 
-    def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], int]:
         self._heard(life)
         known = [worker for worker in workers if worker in self.workers]
         self.workers.update(dict.fromkeys(known, self.now + life))
         asked = [(worker, job_id) for worker in known for job_id in sorted(self.held_by([worker]))]
         words = ["ok" if worker in known else "unknown" for worker in workers]
-        return words, [row for row in asked if self.jobs[row[1]].cancelling]
+        late = sum(until < self.now for until in self.workers.values())
+        return words, [row for row in asked if self.jobs[row[1]].cancelling], late
 
     def retire(self, worker: str, limit: int) -> tuple[int, int]:
         return self._take_back("release", [worker], limit, partial(self._give_back, "release"))
@@ -216,11 +220,14 @@ class Model:
     def _lose(self, started: Collection[str], budget: int, cause: str, job_id: str) -> None:
         if job_id not in started:
             return self._give_back("reap", job_id, "not_started")
+        return self._crash("reap", job_id, budget, cause)
+
+    def _crash(self, verb: str, job_id: str, budget: int, cause: str) -> None:
         self._remember("crash", job_id, cause)
         crashes = self.jobs[job_id].crashes + 1
         if crashes < budget:
-            return self._move("reap", job_id, "ready", "crash", crashes=crashes)
-        return self._put("reap", job_id, "dead", "crash_loop", crashes=crashes)
+            return self._move(verb, job_id, "ready", "crash", crashes=crashes)
+        return self._put(verb, job_id, "dead", "crash_loop", crashes=crashes)
 
     # Ending otherwise, and steering
 

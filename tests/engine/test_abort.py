@@ -100,6 +100,12 @@ async def before_bury(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_crash(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, (a, b) = await _running(engine, cancelling=True)
+    return engine.crash(worker.name, [(*a, "{}"), (*b, "{}")], crashes=1)
+
+
+@scenario
 async def before_release(engine: Engine, clock: Clock) -> Call[Any]:
     worker, held = await _running(engine, cancelling=True)
     return engine.release(worker.name, held)

@@ -29,7 +29,7 @@ IDS = tuple(f"job{n}" for n in range(10))
 QUEUES = ("a", "b", "c")
 CRONS = ("x", "y")
 SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
-SETTLES = ("complete", "retry", "bury", "release", "snooze")
+SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ERROR = '{"type": "Error"}'
 
 HASHES = ("meta", "jobs", "payloads", "results", "attempts", "unique", "queues", "calls", "counts", "crons")
@@ -49,7 +49,7 @@ _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, 
 # What at least 60 of 300 runs come across: if one is missing, the steps have become blind.
 OFTEN = {
     *("enqueue: created", "enqueue: exists", "enqueue: unique", "lease: jobs", "lease: ok", "lease: unknown"),
-    *("complete: ok", "retry: ok", "bury: ok", "release: ok", "snooze: ok", "progress: ok"),
+    *("complete: ok", "retry: ok", "bury: ok", "crash: ok", "release: ok", "snooze: ok", "progress: ok"),
     *("complete: stale", "retry: stale", "bury: stale", "release: stale", "snooze: stale", "progress: stale"),
     *("promote: some", "expire: some", "prune: some", "reap_worker: some", "pause: ok", "renew: unknown"),
     *("set_cron: made", "tick: ok", "tick: jobs", "run_cron: made", "reschedule: ok", "reschedule: missing"),
@@ -376,6 +376,7 @@ class Machine(RuleBasedStateMachine):
             "complete": (result,),
             "retry": (delay, "failed", ERROR),
             "bury": ("hopeless", ERROR),
+            "crash": (ERROR,),
             "release": (),
             "snooze": (delay, "later"),
         }[verb]
@@ -498,7 +499,7 @@ def _words(answer: Any) -> list[str]:
             return [word, *(["jobs"] if made else [])]
         case (str(word), bool(), list(ids)):
             return ["jobs" if ids else word]
-        case (list(words), list()):
+        case (list(words), list(), int()):
             return words
         case _:
             return [row if isinstance(row, str) else row[0] for row in answer]

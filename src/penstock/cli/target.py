@@ -27,11 +27,16 @@ class Target:
     namespace: str | None = None
 
     def open_app(self) -> Penstock:
+        """The app, imported, and a word about where its data is."""
+        app = self.import_app()
+        mention(app.settings.url)
+        return app
+
+    def import_app(self) -> Penstock:
         """The app, imported; a URL and a namespace of the command line win over its own."""
         app = find_app(self.app)
         app.name = self.namespace or app.name
         app.settings = replace(app.settings, url=self.url or app.settings.url)
-        _mention(app.settings.url)
         return app
 
     def open(self) -> tuple[Hub, Penstock | None]:
@@ -40,14 +45,14 @@ class Target:
             app = self.open_app()
             return app.hub, app
         settings = load({"url": self.url})
-        _mention(settings.url)
+        mention(settings.url)
         return Hub(self.namespace, settings.url, settings.deadline / 1000), None
 
     def open_hub(self) -> Hub:
         return self.open()[0]
 
 
-def _mention(url: str | None) -> None:
+def mention(url: str | None) -> None:
     """Say so when there is no server but the embedded one: your workers may be elsewhere."""
     parsed = parse(url)
     if parsed.kind == "embedded":

@@ -1,56 +1,82 @@
-"""`penstock worker`: one worker in this process, until it is told to stop."""
+"""`penstock worker`: a supervisor and its children, until told to stop."""
 
 import asyncio
+import importlib
 import logging
 import os
-import sys
-import time
-from collections.abc import Iterable
-from dataclasses import replace
+import re
+from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 import click
 from redis.exceptions import RedisError
 
-from penstock.app import Penstock
-from penstock.cli.exits import Exit
+from penstock.cli.exits import Exit, Failure
 from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, clean, pad, width
 from penstock.cli.signals import Signals
 from penstock.cli.talk import talk
-from penstock.cli.target import Target
-from penstock.errors import PenstockError, Unavailable
-from penstock.server.urls import parse
+from penstock.cli.target import Target, mention
+from penstock.errors import BadOption, Unavailable
+from penstock.settings import concurrency as checked_concurrency
 from penstock.times import show
-from penstock.worker.worker import GRACE, Worker
+from penstock.worker.dump import dump_on_signal
+from penstock.worker.health import health
+from penstock.worker.offspring import Setup
+from penstock.worker.supervisor import Plan, StartFailed, Supervisor
+from penstock.worker.worker import GRACE, SHORTEST
 
 log = logging.getLogger("penstock.worker")
 
-_AT_ONCE = 1.0  #: seconds that jobs have to end once they were cancelled
+_LEASE = 10.0  #: seconds
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def size(text: str) -> int:
+    """Bytes, from a number of them or a text such as 500m or 2g."""
+    found = re.fullmatch(r"(\d+)([kmg]?)(?:i?b)?", text.strip().lower())
+    if not found:
+        raise click.BadParameter(f"{text!r}: use a number of bytes, or such as 500m or 2g")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def place(text: str) -> tuple[str, int]:
+    """PORT or HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r}: use a port, or host:port")
+    return host, int(port)
 
 
 @click.command(
     epilog=examples(
-        "penstock worker shop.tasks:app",
+        "penstock worker shop.tasks:app -p 4",
         "penstock worker shop.tasks:app -c 20 -q mail,default",
         "penstock worker --burst                # what is there, then end",
     )
 )
 @click.argument("path", metavar="[MODULE:ATTR]", required=False)
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), help="Jobs at once.  [default: the app's, 100]")
+@click.option(
+    "-c", "--concurrency", type=click.IntRange(min=1), help="Jobs at once in each process.  [default: the app's, 100]"
+)
+@click.option("-p", "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
     "-q",
     "--queues",
     metavar="NAMES",
     help="Which, the first one first: mail,default. With weights they share: mail:5,default:1.  [default: all]",
 )
-@click.option(
-    "--lease", type=duration, help="How long jobs are held without a sign of life.  [default: the app's, 30s]"
-)
+@click.option("--lease", type=duration, help=f"How long jobs are held without a sign of life.  [default: {_LEASE:g}s]")
 @click.option("--grace", type=duration, help=f"How long jobs may go on after a stop.  [default: {GRACE:g}s]")
+@click.option("--max-jobs", type=click.IntRange(min=1), help="Replace a process after so many jobs.")
+@click.option("--max-rss", type=size, metavar="SIZE", help="Replace one that has more memory than that: 500m, 2g.")
+@click.option("--max-age", type=duration, metavar="DURATION", help="Replace one that is older than that.")
+@click.option("--health-port", type=place, metavar="[HOST:]PORT", help="Answer /livez and /readyz there.")
 @click.option("--burst", is_flag=True, help="End when nothing is ready or running.")
+@click.option("--reload", is_flag=True, help="Begin anew when a file changes; needs the package watchfiles.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every job, too.")
 @targeted
 def worker(
@@ -58,122 +84,114 @@ def worker(
     printer: Printer,
     path: str | None,
     concurrency: int | None,
+    processes: int,
     queues: str | None,
     lease: float | None,
     grace: float | None,
+    max_jobs: int | None,
+    max_rss: int | None,
+    max_age: float | None,
+    health_port: tuple[str, int] | None,
     *,
     burst: bool,
+    reload: bool,
     verbose: bool,
 ) -> None:
     """Run jobs until told to stop.
 
     SIGTERM or Ctrl-C: it takes no more jobs and ends when those that run have finished or, after --grace, were given
-    back. A second one: they are cancelled and given back at once. With -o json the log is a JSON object per line.
+    back. A second one: they are cancelled and given back at once. SIGUSR2 shows where every thread and task stands.
+    With -o json the log is a JSON object per line.
     """
-    talk("DEBUG" if verbose else "INFO", printer.form)
-    app = replace(target, app=path or target.app).open_app()
-    made = app.worker(queues=queues, concurrency=concurrency, lease=lease, grace=grace)
-    if not printer.is_json:
-        _banner(app, path or target.app, made_of(app, queues, concurrency, lease))
+    level = "DEBUG" if verbose else "INFO"
+    talk(level, printer.form)
+    setup = Setup(
+        app=path or target.app,
+        url=target.url,
+        namespace=target.namespace,
+        concurrency=None if concurrency is None else checked_concurrency(concurrency),
+        queues=queues,
+        lease=_life(lease),
+        grace=GRACE if grace is None else grace,
+        max_jobs=max_jobs,
+        level=level,
+        form=printer.form,
+    )
+    plan = Plan(setup, "penstock.cli.child", processes, max_age, max_rss, burst, reload)
+    supervisor = Supervisor(plan, lambda hello: _banner(plan, hello, quiet=printer.is_json))
     try:
-        asyncio.run(_work(app, made, burst=burst))
+        asyncio.run(_supervise(supervisor, health_port, reload=reload))
+    except StartFailed as failed:
+        raise click.exceptions.Exit(failed.code) from None  # the child has said why
     except RedisError as error:
-        raise Unavailable(f"{parse(app.settings.url)}: {error}") from error
+        raise Unavailable(str(error)) from error
 
 
-async def _work(app: Penstock, worker: Worker, *, burst: bool) -> None:
-    with Signals() as signals:
-        serving = asyncio.create_task(_serve(worker, signals, burst=burst))
-        hurry = asyncio.create_task(signals.hurry.wait())
-        await asyncio.wait((serving, hurry), return_when=asyncio.FIRST_COMPLETED)
-        if hurry.done():
-            await _end_tasks(_AT_ONCE)
-            await _give_back(app, worker)
-        ended = await _end_tasks(0 if hurry.done() else _AT_ONCE)
-        await app.aclose()
-    error = serving.exception() if serving.done() and not serving.cancelled() else None
-    if not ended:
-        _leave(error)
-    if error is not None:
-        raise error
+def _life(lease: float | None) -> float:
+    """A supervisor runs no user code, so that it needs less than a worker inside a program."""
+    lease = _LEASE if lease is None else lease
+    if lease * 1000 < SHORTEST:
+        raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
+    return lease
 
 
-async def _serve(worker: Worker, signals: Signals, *, burst: bool) -> None:
-    """Work until told to stop, or idle; then let what runs finish."""
-    async with worker:
-        await _first(signals.stopped.wait(), *([worker.until_idle()] if burst else []))
+async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, reload: bool) -> None:
+    async with AsyncExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        dump_on_signal(asyncio.get_running_loop(), supervisor.dump)
+        if port is not None:
+            try:
+                await stack.enter_async_context(
+                    health(*port, lambda: supervisor.ready and not signals.stopped.is_set())
+                )
+            except OSError as error:
+                raise Failure(f"--health-port {port[1]}: {error}", Exit.USAGE) from None
+        if reload:
+            watching = asyncio.create_task(_reload(supervisor, _watcher()))
+            stack.callback(watching.cancel)
+        await supervisor.run(signals)
 
 
-async def _first(*waits: Any) -> None:
-    """Until one of them ends; if it failed, so does this."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
+def _watcher() -> Any:
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return importlib.import_module("watchfiles")  # an extra
+    except ImportError:
+        raise Failure("--reload needs the package watchfiles: pip install watchfiles", Exit.USAGE) from None
 
 
-async def _give_back(app: Penstock, worker: Worker) -> None:
-    """Have the engine take back what this worker holds; no attempt is used."""
-    try:
-        more = 1 if worker.name else 0
-        while more:
-            _, more = await app.hub.engine.retire(worker.name)
-    except PenstockError as error:
-        click.echo(f"its jobs come back when its lease is over: {error}", err=True)
+async def _reload(supervisor: Supervisor, watchfiles: Any) -> None:
+    async for changes in watchfiles.awatch(Path.cwd(), watch_filter=watchfiles.PythonFilter()):
+        names = ", ".join(sorted({Path(name).name for _, name in changes})[:3])
+        log.info("%s changed: the worker begins anew", names)
+        supervisor.replace_all("the code has changed")
 
 
-async def _end_tasks(seconds: float) -> bool:
-    """Cancel everything else on this loop, again and again: some stop only after a while. Whether all ended."""
-    late = time.monotonic() + seconds
-    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=0.05)
-        if time.monotonic() > late:
-            break
-    return not asyncio.all_tasks() - {asyncio.current_task()}
-
-
-def _leave(error: BaseException | None) -> NoReturn:
-    """End although a job does not: it has been given back, and Python would wait for its thread."""
-    log.warning("a job does not stop, as in a thread it cannot; it was given back, and this process ends")
-    if error is not None:
-        log.error("the worker failed: %s", error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(Exit.OK if error is None else Exit.FAILED)
-
-
-def made_of(app: Penstock, queues: str | None, concurrency: int | None, lease: float | None) -> list[tuple[str, str]]:
+def made_of(queues: str, concurrency: int, lease: float, processes: int = 1) -> list[tuple[str, str]]:
     """What the worker is made of, as the banner says it."""
-    settings = app.settings
-    names = queues or ",".join(settings.queues)
-    life = settings.lease if lease is None else round(lease * 1000)
+    many = f"{processes} processes of " if processes > 1 else ""
     return [
-        ("queues", "all" if names == "*" else names),
-        ("slots", f"{concurrency or settings.concurrency}, lease {show(life)}"),
+        ("queues", "all" if queues == "*" else queues),
+        ("slots", f"{many}{concurrency}, lease {show(round(lease * 1000))}"),
     ]
 
 
-def _banner(app: Penstock, path: str | None, rest: Iterable[tuple[str, str]]) -> None:
+def _banner(plan: Plan, hello: dict[str, Any], *, quiet: bool) -> None:
+    mention(hello["url"])
+    if quiet:
+        return
     lines = [
-        ("app", path or app.settings.app or os.environ.get("PENSTOCK_APP", "")),
-        ("namespace", app.name),
-        ("server", str(parse(app.settings.url))),
-        *rest,
+        ("app", hello["app"]),
+        ("namespace", hello["namespace"]),
+        ("server", hello["server"]),
+        *made_of(hello["queues"], hello["concurrency"], plan.setup.lease, plan.processes),
     ]
     click.secho(f"Penstock {version('penstock')} worker, process {os.getpid()}", bold=True, err=True)
     for name, text in lines:
         click.echo(f"  {name:<10} {clean(text)}", err=True)
-    widest = max(map(width, app.tasks), default=0)
+    widest = max((width(name) for name, _ in hello["tasks"]), default=0)
     title = "tasks"
-    for name, task in sorted(app.tasks.items()):
-        click.echo(f"  {title:<10} {pad(clean(name), widest)}  in {task.options.queue}", err=True)
+    for name, queue in hello["tasks"]:
+        click.echo(f"  {title:<10} {pad(clean(name), widest)}  in {clean(queue)}", err=True)
         title = ""
-    if not app.tasks:
+    if not hello["tasks"]:
         click.echo("  tasks      none: does the app's module import those that define them?", err=True)

@@ -1,4 +1,4 @@
-"""`penstock workers`: who is there."""
+"""`penstock workers`: who is there, and what each runs."""
 
 import json
 from typing import Any
@@ -9,11 +9,12 @@ from penstock.cli.helps import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target, run
-from penstock.engine.views import Node
+from penstock.engine.views import Node, Run
 from penstock.handle import moment
 from penstock.hub import Hub
 
-_COLUMNS = ("worker", "pid", "slots", "queues", "since", "heard_of")
+_COLUMNS = ("worker", "pid", "slots", "busy", "queues", "since", "heard_of", "version", "code", "stalled")
+_RUNS = ("worker", "job", "task", "attempt", "since")
 
 
 @click.command(
@@ -27,15 +28,20 @@ def workers(target: Target, printer: Printer) -> None:
     """List the live workers."""
 
     async def work(hub: Hub) -> list[Row]:
-        return [_row(node) for node in await hub.views.workers()]
+        runs = await hub.views.runs()
+        return [_row(node, runs.get(node.worker, [])) for node in await hub.views.workers()]
 
     rows = run(target.open_hub(), work)
     if not rows:
         click.echo("no live workers", err=True)
     printer.listing(rows, _COLUMNS)
+    running: list[Row] = [{"worker": row["worker"], **one} for row in rows for one in row["runs"]]
+    if running and not printer.is_json:
+        click.echo()
+        printer.listing(running, _RUNS)
 
 
-def _row(node: Node) -> Row:
+def _row(node: Node, runs: list[Run]) -> Row:
     try:
         info: dict[str, Any] = json.loads(node.info)
     except ValueError:
@@ -45,8 +51,13 @@ def _row(node: Node) -> Row:
         "host": info.get("host"),
         "pid": info.get("pid"),
         "slots": info.get("slots"),
+        "busy": len(runs),
         "queues": node.queues,
         "since": moment(node.since),
         "lease": node.life / 1000,
         "heard_of": moment(node.alive_until - node.life),
+        "version": info.get("version"),
+        "code": info.get("code"),
+        "stalled": moment(info["stalled"]) if info.get("stalled") else None,
+        "runs": [{"job": one.id, "task": one.task, "attempt": one.attempt, "since": moment(one.since)} for one in runs],
     }

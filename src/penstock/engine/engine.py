@@ -77,10 +77,11 @@ class Leased(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """Per worker `ok` or `unknown`; and (worker, id) of running jobs whose cancelling was asked for."""
+    """Per worker `ok` or `unknown`; (worker, id) of running jobs whose cancelling was asked for; the late."""
 
     words: list[str]
     cancelling: list[tuple[str, str]]
+    late: int = 0  #: other workers that are past their life: somebody should reap
 
 
 class Watched(NamedTuple):
@@ -184,6 +185,11 @@ class Engine:
     def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, reason, error as JSON."""
         return self.link.call("bury", (worker, *_flat(_page(jobs))), _words)
+
+    def crash(self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES) -> Call[list[str]]:
+        """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
+        rows = [(job_id, number, crashes, cause) for job_id, number, cause in _page(jobs)]
+        return self.link.call("crash", (worker, *_flat(rows)), _words)
 
     def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
         """Each: id, call number."""
@@ -373,6 +379,6 @@ def _watched(raw: list[bytes]) -> list[Watched]:
     ]
 
 
-def _renewed(raw: list[list[bytes]]) -> Renewed:
+def _renewed(raw: list[Any]) -> Renewed:
     flagged = _words(raw[1])
-    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)))
+    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)), int(raw[2]))

@@ -5,19 +5,15 @@ look again for what it might have missed.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from penstock.engine.link import Link
-from penstock.errors import PenstockError
+from penstock.engine.reach import Reach
 
-log = logging.getLogger("penstock")
-
-_QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
+QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
+_ANSWER: Final = 5.0  #: seconds that the answer may take
 _SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
 
 
@@ -31,23 +27,27 @@ class Mailbox:
         *,
         letter: Callable[[str, str], None],
         opened: Callable[[], Awaitable[None]],
+        reach: Reach | None = None,
+        quiet: float = QUIET,
     ) -> None:
         self._link = link
         self._channels = channels
         self._letter = letter
         self._opened = opened
+        self._reach = reach or Reach()
+        self._quiet = quiet
         self.open = asyncio.Event()
 
     async def run(self) -> None:
-        """Connect, listen, and begin again after any error, with one line in the log per change of state."""
-        pause, well = 0.05, True
+        """Connect, listen, and begin again after any error; a connection that is replaced at once is no news."""
+        pause = 0.05
         while True:
             try:
                 await self._listen()
-            except (RedisError, OSError, PenstockError, TimeoutError) as error:
-                if self.open.is_set() or well:
-                    log.warning("lost the connection that brings news (%s); connecting again", error)
-                well, pause = False, 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
+            except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
+                if not self.open.is_set():
+                    self._reach.lost("mailbox", error)
+                pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
                 self.open.clear()
                 await self._link.endpoint.forget()
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
@@ -60,15 +60,16 @@ class Mailbox:
                 await self._next(listener)
             await self._opened()
             self.open.set()
+            self._reach.back("mailbox")
             while True:
                 await self._next(listener)
 
     async def _next(self, listener: Any) -> None:
         """One message; after a silence a ping must be answered."""
-        message = await listener.get_message(timeout=_QUIET)
+        message = await listener.get_message(timeout=self._quiet)
         if message is None:
             await listener.ping()
-            message = await listener.get_message(timeout=_QUIET)
+            message = await listener.get_message(timeout=_ANSWER)
             if message is None:
                 raise TimeoutError("no answer to a ping")
         if message["type"] == "smessage":

@@ -63,6 +63,15 @@ class CronRecord(NamedTuple):
     orphaned: bool
 
 
+class Run(NamedTuple):
+    """A job that a worker runs."""
+
+    id: str
+    task: str
+    attempt: int
+    since: int
+
+
 class Views:
     """Questions about one namespace. Numbers of one answer may be a moment apart; nothing here decides anything."""
 
@@ -163,6 +172,18 @@ class Views:
         for schedule in schedules:
             pipe.zrangebylex(self._key("keepers"), f"[{schedule}{SEPARATOR}", f"({schedule} ", start=0, num=500)
         return pipe
+
+    async def runs(self, most: int = 1000) -> dict[str, list[Run]]:
+        """Worker → what it runs, the first of all in the order of their names."""
+        leases = await self._link.ask(lambda client: client.zrange(self._key("leases"), 0, most))
+        held = [member.decode().split(SEPARATOR) for member in leases if member]
+        found = await self._link.ask(lambda client: client.hmget(self._key("jobs"), [row[2] for row in held] or [""]))
+        runs: dict[str, list[Run]] = {}
+        for (worker, _, job_id), raw in zip(held, found, strict=False):
+            with suppress(msgspec.MsgspecError, TypeError):
+                header = read_header(raw)
+                runs.setdefault(worker, []).append(Run(job_id, header.task, header.attempt, header.started))
+        return runs
 
     async def position(self, job_id: str) -> int | None:
         """How many are before this job in its queue; None if it does not wait there."""

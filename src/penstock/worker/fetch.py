@@ -7,6 +7,7 @@ worker that found less than it wanted is told by the server when there is more.
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,10 @@ from typing import Any, Final
 
 from penstock.engine.engine import Engine, Leased
 from penstock.engine.link import Call
+from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
-from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
+from penstock.worker.gate import AGAIN, PATIENCE, Gate
+from penstock.worker.outcome import Back, Dead, Done, Later, Outcome, describe, tell
 from penstock.worker.run import Runner, Running
 from penstock.worker.settle import Settled, settle
 
@@ -66,17 +69,22 @@ class Fetcher:
         concurrency: int,
         queues: Callable[[], list[str]],
         unknown: Callable[[], Any],
+        reach: Reach,
     ) -> None:
         self._engine = engine
         self._runner = runner
         self._concurrency = concurrency
         self._queues = queues
         self._unknown = unknown
+        self._reach = reach
+        self._gate = Gate(runner.is_apart)
         self.worker = ""
         self.busy = 0  #: slots in use
         self.running: dict[str, Running] = {}
         self.draining = False
         self.finished = 0
+        self.left = math.inf  #: jobs that it may still take
+        self.stuck: dict[str, Settled] = {}  #: what overran its time in a thread, and how it is to be settled
         self._numbers = Numbers()
         self._outcomes: list[Settled] = []
         self._early: set[str] = set()  #: cancelled before we knew that we have them
@@ -100,6 +108,8 @@ class Fetcher:
         """Somebody asked for this job to be cancelled."""
         running = self.running.get(job_id)
         if running is None:
+            for waiting in [one for one in self._gate.waiting if one.lease.id == job_id]:
+                self._turn_away(waiting, Back())
             if self._asked:
                 self._early.add(job_id)  # it may be in an answer that is on its way
         else:
@@ -113,22 +123,23 @@ class Fetcher:
                 group.create_task(self._rounds(LOOK if trip == 0 else None))
 
     async def _rounds(self, look: float | None) -> None:
-        pause = 0.05
+        pause, loop = 0.05, f"round {id(look)}"
         while True:
             try:
                 await self._round(look)
                 pause = 0.05
+                self._reach.back(loop)
             except Exception as error:
-                known = isinstance(error, PenstockError)
-                text = "a round failed, %d runs wait to be settled: %s"
-                log.warning(text, len(self._outcomes), error, exc_info=None if known else error)
+                if not isinstance(error, PenstockError):
+                    log.exception("a round failed, %d runs wait to be settled", len(self._outcomes))
+                self._reach.lost(loop, error)
                 pause = min(pause * 2, 2.0)
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
                 self.look()
 
     async def drained(self) -> None:
-        """Until nothing runs and everything is settled."""
-        while self.busy or self._outcomes:
+        """Until nothing runs that may end, and everything is settled."""
+        while self.busy > len(self.stuck) or self._outcomes:
             self._settled.clear()
             await self._settled.wait()
 
@@ -141,7 +152,7 @@ class Fetcher:
                 await self._settled.wait()
 
     async def _round(self, look: float | None) -> None:
-        want = 0 if self.draining or not self._more else self._room()
+        want = 0 if self.draining or not self._more or self._gate.closed else self._room()
         outcomes = self._take()
         if not outcomes and want <= 0:
             await self._sleep(look)
@@ -192,7 +203,8 @@ class Fetcher:
 
     def _room(self) -> int:
         """How many jobs to ask for: the free slots that nobody asks for yet, but no more than one trip's half."""
-        return min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS))
+        room = min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS))
+        return room if self.left is math.inf else int(min(room, self.left - self._asked))
 
     async def _sleep(self, look: float | None) -> None:
         try:
@@ -212,17 +224,42 @@ class Fetcher:
                 await self._unknown()
             return
         self._more = self._news or leased.again or len(leased.leases) >= want
+        self.left -= len(leased.leases)
         for job_id in leased.unreadable:
             self.busy += 1
             self._outcomes.append(Settled(worker, number, job_id, Dead("unreadable_header", "{}")))
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)
             running = Running(lease, worker, number, context)
-            self.running[lease.id] = running
             self.busy += 1
             if lease.found.ready.cancelling or lease.id in self._early:
                 context.cancelling = running.stopped = True
-            running.task = asyncio.create_task(self._run(running))
+            if self._gate.admits(running, len(self.running)):
+                self._launch(running)
+            else:
+                asyncio.get_running_loop().call_later(PATIENCE, self._turn_away, running, Later(AGAIN, "suspect"))
+
+    def _launch(self, running: Running) -> None:
+        self.running[running.lease.id] = running
+        running.task = asyncio.create_task(self._run(running))
+
+    def _turn_away(self, running: Running, outcome: Outcome) -> None:
+        """If it still waits at the gate, it waits no more."""
+        if self._gate.give_up(running):
+            self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome))
+            self.look()
+
+    def drain(self) -> None:
+        """Take nothing more; what has not started goes back."""
+        self.draining = True
+        for waiting in list(self._gate.waiting):
+            self._turn_away(waiting, Back())
+
+    def overrun(self, job_id: str, outcome: Outcome) -> None:
+        """The thread of this job does not end: the job is settled so when its process has ended."""
+        if (running := self.running.get(job_id)) is not None:
+            self.stuck[job_id] = Settled(running.worker, running.number, job_id, outcome)
+            self._settled.set()
 
     async def _run(self, running: Running) -> None:
         running.begun = True
@@ -234,6 +271,10 @@ class Fetcher:
             tell(running.lease, outcome)
         if self.running.get(running.lease.id) is running:
             del self.running[running.lease.id]
+        self.stuck.pop(running.lease.id, None)
+        if self._gate.closed:
+            for admitted in self._gate.ended(running, len(self.running)):
+                self._launch(admitted)
         self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome))
         self._wake.set()
 

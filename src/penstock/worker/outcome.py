@@ -48,11 +48,35 @@ class Later(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Crashed(msgspec.Struct, frozen=True, gc=False):
+    """The process that ran it died."""
+
+    cause: str
+
+
 class Back(msgspec.Struct, frozen=True, gc=False):
-    """It was stopped from outside; no attempt used."""
+    """It was stopped from outside, or never started; no attempt used."""
 
 
-Outcome = Done | Again | Dead | Later | Back
+Outcome = Done | Again | Dead | Later | Crashed | Back
+
+
+class NotStarted(Exception):
+    """The worker stops, and this job's turn had not come."""
+
+
+class ProcessDied(Exception):
+    """The process of a job ended without an answer."""
+
+
+class Raised(Exception):
+    """What a job raised in a process of its own: the names of its classes, and its description."""
+
+    def __init__(self, names: frozenset[str], described: str) -> None:
+        self.names, self.described = names, described
+        found = json.loads(described)
+        self.type: str = found["type"]
+        super().__init__(f"{found['type']}: {found['message']}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +95,8 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
             return Later(getattr(error, "delay", 1_000), "snoozed")
         case Bury():
             return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
+        case ProcessDied() | NotStarted():
+            return Crashed(describe(error)) if isinstance(error, ProcessDied) else Back()
     failures, described = lease.found.ready.failures + 1, describe(error)
     asked = getattr(error, "delay", None) if isinstance(error, Retry) else None
     delay = policy.backoff.after(failures) if asked is None else int(asked)
@@ -78,7 +104,8 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
         return Dead("given_up", described)
     if failures > lease.found.ready.retries:
         return Dead("retries_exhausted", described)
-    return Again(delay, _clean(type(error).__name__), described)
+    kind = error.type if isinstance(error, Raised) else type(error).__name__
+    return Again(delay, _clean(kind), described)
 
 
 def tell(lease: Lease, outcome: Outcome) -> None:
@@ -91,6 +118,8 @@ def tell(lease: Lease, outcome: Outcome) -> None:
             log.warning("attempt %d failed, the next is in %s: %s", attempt, show(delay), _line(error), extra=told)
         case Dead(reason, error):
             log.error("attempt %d failed, the job is buried (%s): %s", attempt, reason, _line(error), extra=told)
+        case Crashed(cause):
+            log.error("attempt %d took its process with it: %s", attempt, _line(cause), extra=told)
         case Later(delay, reason):
             log.info("put off for %s (%s)", show(delay), reason, extra=told)
         case Back():
@@ -103,14 +132,21 @@ def _line(error: str) -> str:
 
 
 def _worth_another(error: BaseException, policy: Policy) -> bool:
-    names = {exception_name(kind) for kind in type(error).__mro__}
+    names = names_of(error)
     if names & set(policy.give_up_on):
         return False
     return policy.retry_on is None or bool(names & set(policy.retry_on))
 
 
+def names_of(error: BaseException) -> frozenset[str]:
+    """How its class and the parents of that are named across processes."""
+    return error.names if isinstance(error, Raised) else frozenset(map(exception_name, type(error).__mro__))
+
+
 def describe(error: BaseException) -> str:
     """An error as bounded JSON, whatever its own methods do."""
+    if isinstance(error, Raised):
+        return error.described
     try:
         message = str(error)
     except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)

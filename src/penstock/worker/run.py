@@ -18,11 +18,14 @@ from penstock.engine.engine import Engine, Lease
 from penstock.errors import BadArguments, PayloadTooLarge
 from penstock.program import Program
 from penstock.task import Task
-from penstock.worker.outcome import Back, Dead, Done, Later, Outcome, Policy, describe, judge
+from penstock.worker.notes import Notes
+from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
+from penstock.worker.processes import Processes
+from penstock.worker.unknown import Unknown
 
 log = logging.getLogger("penstock.worker")
 
-UNKNOWN_TASK_DELAY = 5_000  #: ms until a job whose task this worker does not know is offered again
+OVERRUN = 5.0  #: seconds that a thread gets to end by itself once its job's time is over
 
 
 class Running:
@@ -50,23 +53,40 @@ class Running:
 class Runner:
     """Runs leases as the app's program says."""
 
-    def __init__(self, program: Program, engine: Engine, threads: ThreadPoolExecutor, state: Any) -> None:
+    def __init__(
+        self,
+        program: Program,
+        engine: Engine,
+        threads: ThreadPoolExecutor,
+        processes: Processes,
+        unknown: Unknown,
+        state: Any,
+        notes: Notes | None = None,
+    ) -> None:
         self._program = program
         self._engine = engine
         self._threads = threads
+        self._processes = processes
+        self._unknown = unknown
         self._state = state
+        self._notes = notes
+        self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
         self._plans: dict[str, Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]] = {}
 
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
         return JobContext(lease, worker, number, self._engine, self._state)
+
+    def is_apart(self, task: str) -> bool:
+        """Whether jobs of this task run in processes of their own."""
+        found = self._program.tasks.get(task)
+        return found is not None and found.options.executor == "process"
 
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
         lease = running.lease
         task = self._program.tasks.get(lease.found.ready.task)
         if task is None:
-            log.warning("job %s: no task %r here; it is offered to other workers", lease.id, lease.found.ready.task)
-            return Later(UNKNOWN_TASK_DELAY, "unknown_task")
+            return await self._unknown.outcome(lease)
         try:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args)
@@ -88,28 +108,59 @@ class Runner:
     ) -> Outcome:
         timeout = task.options.timeout if envelope.timeout < 0 else envelope.timeout
         call = self._plans.get(task.name) or self._plan(task)
-        if timeout:
-            async with asyncio.timeout(timeout / 1000):
-                value = await call(running.context, args, kwargs)
+        if task.options.executor == "process":
+            value = await call(running.context, args, kwargs)  # its time begins with its process
         else:
-            value = await call(running.context, args, kwargs)
+            note = self._notes.begin(running.lease.id, timeout / 1000) if self._notes is not None else -1
+            try:
+                if timeout:
+                    async with asyncio.timeout(timeout / 1000):
+                        value = await call(running.context, args, kwargs)
+                else:
+                    value = await call(running.context, args, kwargs)
+            finally:
+                if self._notes is not None:
+                    self._notes.end(note)
         try:
             return Done(encode_result(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             return Dead("result_not_storable", describe(error))
 
     def _plan(self, task: Task[..., Any, Any]) -> Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]:
-        """How this task is called: on the loop or in a thread, with all middleware around it. Made once."""
-        if task.is_async:
+        """How this task is called: on the loop, in a thread or in a process, within its middleware. Made once."""
+        if task.options.executor == "process":
+            call = self._in_process(task)
+        elif task.is_async:
             call = _on_loop(task.function)
         elif task.options.executor == "async":
             call = _at_once(task.function)
         else:
-            call = _in_thread(task.function, self._threads)
+            call = _in_thread(task.function, self._threads, self._stuck)
         for middleware in reversed(self._program.middlewares):
             call = _wrapped(middleware, call)
         self._plans[task.name] = call
         return call
+
+    def _in_process(self, task: Task[..., Any, Any]) -> "Plan":
+        async def call(context: JobContext, _args: list[Any], _kwargs: dict[str, Any]) -> Any:
+            own = open_envelope(context.lease.payload).timeout
+            timeout = (task.options.timeout if own < 0 else own) / 1000
+            process = await self._processes.take()
+            note = self._notes.begin(context.id, timeout) if self._notes is not None else -1
+            try:
+                async with asyncio.timeout(timeout or None):
+                    return task.signature.decode_result(await process.run(task, context))
+            finally:
+                await self._processes.give_back(process)
+                if self._notes is not None:
+                    self._notes.end(note)
+
+        return call
+
+    def _stuck(self, context: JobContext) -> None:
+        """A thread ran on although its time is over: how its job ends, once its process has."""
+        task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
+        self.overrun(context.id, judge(context.lease, TimeoutError(), self._policy(task, envelope)))
 
     def _policy(self, task: Task[..., Any, Any], envelope: Envelope) -> Policy:
         options = task.options
@@ -138,7 +189,7 @@ def _at_once(function: Callable[..., Any]) -> Plan:
     return call
 
 
-def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor) -> Plan:
+def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor, stuck: Callable[[JobContext], None]) -> Plan:
     async def call(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
         work = partial(contextvars.copy_context().run, _caught, function, args, kwargs)
         loop, started = asyncio.get_running_loop(), time.monotonic()
@@ -148,8 +199,14 @@ def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor) -> Pla
         except asyncio.CancelledError:
             # A thread cannot be stopped. It is asked to (`current_job().cancelling`), and waited for, because it still
             # runs: its slot and its place must not be given to another.
+            late = not context.cancelling and not context.shutting_down
             context.cancelling = True
-            value, error = await _patiently(future)
+            alarm = loop.call_later(OVERRUN, stuck, context) if late else None
+            try:
+                value, error = await _patiently(future)
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
             log.warning(
                 "job %s was stopped, but ran on in its thread for %.1f s", context.id, time.monotonic() - started
             )

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
-from penstock.worker.outcome import Again, Back, Dead, Done, Later, Outcome
+from penstock.worker.outcome import Again, Back, Crashed, Dead, Done, Later, Outcome
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +38,8 @@ def _verb(engine: Engine, runs: list[Settled]) -> Call[list[str]]:
             return engine.retry(worker, rows)
         case Dead():
             return engine.bury(worker, rows)
+        case Crashed():
+            return engine.crash(worker, rows)
         case Later():
             return engine.snooze(worker, rows)
         case Back():
@@ -52,6 +54,8 @@ def _row(job_id: str, number: int, outcome: Outcome) -> tuple[Any, ...]:
             return job_id, number, delay, reason, error
         case Dead(reason, error):
             return job_id, number, reason, error
+        case Crashed(cause):
+            return job_id, number, cause
         case Later(delay, reason):
             return job_id, number, delay, reason
         case Back():

@@ -10,6 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.engine.engine import Due, DueCrons, Engine
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
 from penstock.worker.tick import tick
 
@@ -29,15 +31,40 @@ DUE: Final = ("promote", "expire", "admit", "due_crons")
 class Timer:
     """Keeps the due times of one namespace, to the millisecond, on this process' clock but by the server's time."""
 
-    def __init__(self, engine: Engine, life: int, moved: "Callable[[], None]" = lambda: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        life: int,
+        reach: Reach,
+        *,
+        reap: float | None = None,
+        moved: "Callable[[], None]" = lambda: None,
+    ) -> None:
+        """`reap`: seconds between two looks for the dead, unless somebody says that there are some."""
         self._engine = engine
-        self._reap_every = life / 3000
+        self._reach = reach
+        self._reap_every = life / 3000 if reap is None else reap
         self._life = life
         self._moved = moved
         self._armed = asyncio.Event()
         self._at = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
         self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
         self._ended: set[str] = set()  #: schedules whose waiting ticks may go on
+
+    def channels(self) -> list[str]:
+        """Where it is told of things."""
+        return [self._engine.keys.timer, self._engine.keys.mailbox("crons")]
+
+    def letter(self, channel: str, text: str) -> None:
+        if channel == self._engine.keys.timer:
+            self.rearm(int(text) if text.isdigit() else None)
+        else:
+            self.ended(text.split(SEPARATOR)[1:])
+
+    def reap_soon(self) -> None:
+        """Somebody is past its life."""
+        self._at["reap"] = 0.0
+        self._armed.set()
 
     def rearm(self, at: int | None = None) -> None:
         """Something is due at this time of the server, or at a time that is not known."""
@@ -63,8 +90,9 @@ class Timer:
                 continue
             try:
                 await self._see_to(late, clock())
+                self._reach.back("timer")
             except PenstockError as error:
-                log.debug("the timer could not reach the engine: %s", error)
+                self._reach.lost("timer", error)
                 self._at |= dict.fromkeys(late, clock() + TROUBLE)
 
     async def _see_to(self, late: list[str], now: float) -> None:

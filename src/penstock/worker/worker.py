@@ -1,33 +1,44 @@
 """A worker inside a program: started, drained and stopped."""
 
 import asyncio
+import hashlib
 import json
 import logging
+import math
 import os
+import random
 import secrets
 import socket
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from importlib.metadata import version
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.engine.keys import SEPARATOR
 from penstock.engine.mailbox import Mailbox
-from penstock.errors import BadOption, PenstockError
+from penstock.engine.reach import Reach
+from penstock.errors import BadOption, PenstockError, Unavailable
 from penstock.options import Queues
 from penstock.program import Program
 from penstock.schedule import first
 from penstock.settings import concurrency as checked_concurrency
 from penstock.worker.fetch import Fetcher
-from penstock.worker.renew import Renewer
+from penstock.worker.idle import is_idle
+from penstock.worker.keep import Keeper, OwnKeeper
+from penstock.worker.outcome import Outcome
+from penstock.worker.processes import Processes
 from penstock.worker.run import Runner
-from penstock.worker.timer import Timer
+from penstock.worker.settle import Settled
+from penstock.worker.unknown import Unknown
 
 log = logging.getLogger("penstock.worker")
 
 SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
+QUIET: Final = 10.0  #: seconds between pings of the mailbox: a worker that heard nothing looks by itself anyway
 
 
 class Worker:
@@ -41,6 +52,7 @@ class Worker:
         concurrency: int | None = None,
         life: int | None = None,
         grace: float = GRACE,
+        keeper: Keeper | None = None,
     ) -> None:
         self._program = program
         names = program.settings.queues if queues is None else queues
@@ -49,7 +61,10 @@ class Worker:
         self._life = program.settings.lease if life is None else life
         if self._life < SHORTEST:
             raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
-        self._grace = grace
+        self.grace: float | None = grace  #: None: as long as they take
+        self.quota = math.inf  #: jobs that it takes at most
+        self._keeper = keeper
+        self.overran = asyncio.Event()  #: a thread does not end: only a new process gets rid of it
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
         self.name = ""
@@ -77,55 +92,72 @@ class Worker:
     async def until_idle(self) -> None:
         """Until nothing is ready or running in its queues; what is paused or scheduled for later stays."""
         views = self._program.hub().views
-        while True:
-            await self._engine.promote()
-            counts, paused = await views.counts(), await views.queues()
-            every = self._queues.names == ["*"]
-            names = [name for name in (counts if every else self._queues.names) if not paused.get(name)]
-            if not any(counts.get(name, {}).get(state) for name in names for state in ("ready", "running")):
-                return
+        while not await is_idle(self._engine, views, self._queues.names):
             self._fetcher.look()
             await self._fetcher.quiet()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         hub = self._program.hub()
         self._engine = hub.engine
+        self._reach = Reach()
+        self._processes = Processes(self._concurrency)
+        stack.push_async_callback(self._processes.close)
         state = await stack.enter_async_context(self._program.lifespan()) if self._program.lifespan else None
         threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="penstock")
         stack.callback(threads.shutdown, wait=False)
-        loop = asyncio.get_running_loop()
-        runner = Runner(self._program, self._engine, threads, state)
-        self._fetcher = Fetcher(self._engine, runner, self._concurrency, self._queues.order, self._begin)
-        self._timer = Timer(self._engine, self._life, moved=self._fetcher.look)
-        self._renewer = Renewer(
-            self._engine,
-            self._life,
-            lost=lambda worker: _soon(loop, self._reborn, worker),
-            cancelling=lambda job_id: _soon(loop, self._fetcher.cancel, job_id),
-        )
+        self._keep = self._keeper or self._own_keeper()
+        unknown = Unknown(hub.views)
+        runner = Runner(self._program, self._engine, threads, self._processes, unknown, state, self._keep.notes)
+        runner.overrun = self._overrun
+        order = self._queues.order
+        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self._begin, self._reach)
         self._mail: asyncio.Task[None] | None = None
-        await self._begin()
-        self._renewer.start()
-        stack.callback(self._renewer.stop)  # whatever happens while it stops: nobody lives on without its loops
-        self._loops = [asyncio.create_task(self._fetcher.run()), asyncio.create_task(self._timer.run())]
+        self._fetcher.left = self.quota
+        await self._begin_patiently()
+        loops = self._keep.start()
+        stack.callback(self._keep.stop)  # whatever happens while it stops: nobody lives on without its loops
+        self._loops = [asyncio.create_task(loop) for loop in (self._fetcher.run(), *loops)]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))
+
+    def _own_keeper(self) -> Keeper:
+        loop = asyncio.get_running_loop()
+        return OwnKeeper(
+            self._engine,
+            self._life,
+            self._reach,
+            lost=lambda worker: _soon(loop, self.reborn, worker),
+            cancelling=lambda job_id: _soon(loop, self.cancel, job_id),
+            moved=self._more,
+        )
+
+    async def _begin_patiently(self) -> None:
+        """Inside a program a server that cannot be reached is its error; under a supervisor it is waited for."""
+        while True:
+            try:
+                return await self._begin()
+            except Unavailable as error:
+                if self._keeper is None:
+                    raise
+                self._reach.lost("start", error)
+                await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _begin(self) -> None:
         """A new incarnation of this worker: a name that was never used, registered, with its own mailbox."""
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
-        info = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "slots": self._concurrency})
-        await self._engine.register(self.name, self._life, info, self._queues.names)
+        info = about(self._program) | {"slots": self._concurrency}
+        self._keep.begin(self.name, info, self._queues.names)
+        await self._engine.register(self.name, self._life, json.dumps(info), self._queues.names)
         await self._declare()
-        self._renewer.worker = self.name
+        self._reach.back("start")
         self._fetcher.begin(self.name)
         if self._mail is not None:
             self._mail.cancel()
-        keys = self._engine.keys
-        channels = [keys.mailbox(self.name), keys.timer, keys.mailbox("crons")]
-        self._mail = asyncio.create_task(
-            Mailbox(self._engine.link, channels, letter=self._letter, opened=self._look).run()
+        channels = [self._engine.keys.mailbox(self.name), *self._keep.channels()]
+        mailbox = Mailbox(
+            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET
         )
+        self._mail = asyncio.create_task(mailbox.run())
 
     async def _declare(self) -> None:
         """Make the schedules of the code known: what is the same stays, however many workers say it."""
@@ -138,45 +170,90 @@ class Worker:
             elif word != "same":
                 log.info("schedule %s was %s: %s", schedule, word, spec.rule.explain())
 
-    def _reborn(self, worker: str) -> None:
+    @property
+    def spent(self) -> bool:
+        """Whether it has taken all the jobs that it may."""
+        return self._fetcher.left <= 0
+
+    def cut(self) -> None:
+        """Stop what runs, as far as it can be stopped."""
+        for running in list(self._fetcher.running.values()):
+            running.context.shutting_down = True
+            running.stop()
+
+    @property
+    def stuck(self) -> list[Settled]:
+        """What overran its time in a thread, and how it is to be settled when this process has ended."""
+        return list(self._fetcher.stuck.values())
+
+    def cancel(self, job_id: str) -> None:
+        """Somebody asked for this job to be cancelled."""
+        self._fetcher.cancel(job_id)
+
+    def _overrun(self, job_id: str, outcome: Outcome) -> None:
+        self._fetcher.overrun(job_id, outcome)
+        self.overran.set()
+
+    def reborn(self, worker: str) -> None:
+        """The engine knows it no longer."""
         if worker == self.name and not self._fetcher.draining:
             log.warning("worker %s was taken for dead; it goes on under a new name", worker)
             self._fetcher.look()
 
     def _letter(self, channel: str, text: str) -> None:
-        if channel == self._engine.keys.timer:
-            self._timer.rearm(int(text) if text.isdigit() else None)
-        elif channel == self._engine.keys.mailbox("crons"):
-            self._timer.ended(text.split(SEPARATOR)[1:])
+        if channel != self._engine.keys.mailbox(self.name):
+            self._keep.letter(channel, text)
         elif text == "work":
             self._fetcher.look()
         elif text.startswith("cancel "):
             self._fetcher.cancel(text.removeprefix("cancel "))
 
+    def _more(self) -> None:
+        self._fetcher.look()
+
     async def _look(self) -> None:
         self._fetcher.look()
-        self._timer.rearm()
+        self._keep.rearm()
 
     async def _stop(self) -> None:
         """Take nothing new, let what runs finish, give the rest back, leave."""
-        self._fetcher.draining = True
+        self._fetcher.drain()
+        self._processes.close_doors()
         for running in self._fetcher.running.values():
             running.context.shutting_down = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._grace):
+            async with asyncio.timeout(self.grace):
                 await self._fetcher.drained()
-        for running in list(self._fetcher.running.values()):
-            running.stop()
+        self.cut()
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
                 await self._fetcher.drained()
-        self._renewer.stop()
+        self._keep.stop()
         await _end([*self._loops, *([self._mail] if self._mail else [])])
         with suppress(PenstockError):
-            more = 1
-            while more:
-                _, more = await self._engine.retire(self.name)
-        await asyncio.to_thread(self._renewer.join)
+            await self._keep.gone(self.name)
+
+
+def about(program: Program) -> dict[str, Any]:
+    """What others may know of a worker: where it runs, on which code, and which tasks it knows."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": version("penstock"),
+        "code": fingerprint(program),
+        "tasks": sorted(program.tasks),
+    }
+
+
+def fingerprint(program: Program) -> str:
+    """Tells whether two workers run the same code: made from the files that define the tasks."""
+    modules = {task.function.__module__ for task in program.tasks.values()}
+    files = sorted({str(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules} - {""})
+    made = hashlib.sha256()
+    for file in files:
+        with suppress(OSError):
+            made.update(Path(file).read_bytes())
+    return made.hexdigest()[:8]
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

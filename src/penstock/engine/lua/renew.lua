@@ -3,11 +3,15 @@
 -- keys: cancels
 -- include: header write lanes move finish life
 -- args: life in ms, then the workers
--- returns: per worker: ok | unknown; then the running jobs whose cancelling was asked for: worker, id, …
+-- returns: per worker: ok | unknown; the running jobs whose cancelling was asked for: worker, id, …; how many others are
+--          past their life, so that somebody should reap
 local words, asked, alive = {}, {}, { 'ZADD', workers, 'XX' }
+local late = call('ZCOUNT', workers, '-inf', '(' .. now)
 for at = 2, ARGC do
   local worker = ARGV[at]
-  if call('ZSCORE', workers, worker) then
+  local until_then = call('ZSCORE', workers, worker)
+  if until_then then
+    if tonumber(until_then) < now then late = late - 1 end
     words[#words + 1] = 'ok'
     alive[#alive + 1] = now + ARGV[1]
     alive[#alive + 1] = worker
@@ -22,4 +26,4 @@ for at = 2, ARGC do
 end
 heard(tonumber(ARGV[1]))
 if #alive > 3 then call(unpack(alive)) end
-return { words, asked }
+return { words, asked, late }

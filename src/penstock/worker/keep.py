@@ -1,0 +1,119 @@
+"""Who keeps a worker alive and the timer of its namespace: itself, or its supervisor."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from penstock.engine.engine import Engine
+from penstock.engine.reach import Reach
+from penstock.worker.notes import Notes
+from penstock.worker.renew import Renewer
+from penstock.worker.timer import Timer
+
+
+class Keeper(Protocol):
+    """What a worker asks of it."""
+
+    notes: Notes | None
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:
+        """It goes on under this name."""
+
+    def channels(self) -> list[str]:
+        """The channels it wants to hear of, beside the worker's own."""
+
+    def letter(self, channel: str, text: str) -> None:
+        """What was heard there."""
+
+    def rearm(self) -> None:
+        """Something may be due earlier than was known."""
+
+    def start(self) -> list[Coroutine[Any, Any, None]]:
+        """Loops to run on the worker's event loop."""
+
+    def stop(self) -> None:
+        """The worker ends."""
+
+    async def gone(self, worker: str) -> None:
+        """It has ended: whatever it still holds goes back."""
+
+
+class OwnKeeper:
+    """Inside a program: a thread renews, and the timer turns on the loop."""
+
+    notes: Notes | None = None
+
+    def __init__(
+        self,
+        engine: Engine,
+        life: int,
+        reach: Reach,
+        *,
+        lost: Callable[[str], None],
+        cancelling: Callable[[str], None],
+        moved: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._timer = Timer(engine, life, reach, moved=moved)
+        self._renewer = Renewer(engine, life, lost=lost, cancelling=cancelling)
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:  # noqa: ARG002  (the protocol's)
+        self._renewer.worker = worker
+
+    def channels(self) -> list[str]:
+        return self._timer.channels()
+
+    def letter(self, channel: str, text: str) -> None:
+        self._timer.letter(channel, text)
+
+    def rearm(self) -> None:
+        self._timer.rearm()
+
+    def start(self) -> list[Coroutine[Any, Any, None]]:
+        self._renewer.start()
+        return [self._timer.run()]
+
+    def stop(self) -> None:
+        self._renewer.stop()
+
+    async def gone(self, worker: str) -> None:
+        more = 1
+        while more:
+            _, more = await self._engine.retire(worker)
+        await asyncio.to_thread(self._renewer.join)
+
+
+class Supervised:
+    """Under a supervisor, which reads the notes, renews, keeps the timer, and cleans up after the end."""
+
+    def __init__(self, notes: Notes, say: Callable[..., None]) -> None:
+        self.notes: Notes | None = notes
+        self._notes = notes
+        self._say = say
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:
+        self._notes.worker = worker
+        self._say("named", worker, info, queues)
+
+    def channels(self) -> list[str]:
+        return []
+
+    def letter(self, channel: str, text: str) -> None:
+        pass
+
+    def rearm(self) -> None:
+        pass
+
+    def start(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._beat()]
+
+    async def _beat(self) -> None:
+        while True:
+            self._notes.beat()
+            await asyncio.sleep(2)
+
+    def stop(self) -> None:
+        pass
+
+    async def gone(self, worker: str) -> None:
+        pass

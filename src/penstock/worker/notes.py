@@ -1,0 +1,115 @@
+"""What a worker process notes in memory that it shares with its supervisor, so that it outlives the process.
+
+A few fields about the process, then a slot per running job. A slot's mark is written last and taken away first, so that
+whenever the process dies, each marked slot names a job that had really started.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+import time
+from typing import Final, NamedTuple
+
+STARTING: Final = 0
+UP: Final = 1
+LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
+
+_HEAD: Final = 512
+_SLOT: Final = 640
+_BEAT: Final = struct.Struct("<d")
+_TEXT: Final = struct.Struct("<H")
+_TIMES: Final = struct.Struct("<ddH")  #: since when, until when at most (0: no limit), length of the id
+_AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
+_AT_TIMES, _AT_ID = 8, 32
+
+
+class Started(NamedTuple):
+    """A job that had started; times of the monotonic clock."""
+
+    id: str
+    since: float
+    until: float  #: its timeout; 0 for none
+
+
+class Notes:
+    """Memory of one process: it writes, its supervisor reads."""
+
+    def __init__(self, file: int, slots: int) -> None:
+        size = _HEAD + slots * _SLOT
+        if os.fstat(file).st_size < size:
+            os.ftruncate(file, size)
+        self._memory = mmap.mmap(file, size)
+        self._slots = slots
+        self._free = list(range(slots - 1, -1, -1))
+
+    @staticmethod
+    def make_file() -> int:
+        """A file without a name; whoever maps it gives it its size."""
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
+    def close(self) -> None:
+        self._memory.close()
+
+    # The process
+
+    @property
+    def state(self) -> int:
+        return self._memory[_AT_STATE]
+
+    @state.setter
+    def state(self, state: int) -> None:
+        self._memory[_AT_STATE] = state
+
+    @property
+    def worker(self) -> str:
+        """The name under which it leases at present."""
+        (length,) = _TEXT.unpack_from(self._memory, _AT_NAME)
+        return self._memory[_AT_NAME + 2 : _AT_NAME + 2 + length].decode()
+
+    @worker.setter
+    def worker(self, name: str) -> None:
+        raw = name.encode()
+        self._memory[_AT_NAME : _AT_NAME + 2 + len(raw)] = _TEXT.pack(len(raw)) + raw
+
+    def beat(self) -> None:
+        """Its loop still turns."""
+        _BEAT.pack_into(self._memory, _AT_BEAT, time.monotonic())
+
+    @property
+    def last_beat(self) -> float:
+        found: float = _BEAT.unpack_from(self._memory, _AT_BEAT)[0]
+        return found
+
+    # Its jobs
+
+    def begin(self, job_id: str, timeout: float = 0) -> int:
+        """Note that a job starts, and how many seconds it may take at most; the slot that says so."""
+        if not self._free:
+            return -1
+        slot = self._free.pop()
+        at, raw, now = _HEAD + slot * _SLOT, job_id.encode(), time.monotonic()
+        memory = self._memory
+        _TIMES.pack_into(memory, at + _AT_TIMES, now, now + timeout if timeout else 0.0, len(raw))
+        memory[at + _AT_ID : at + _AT_ID + len(raw)] = raw
+        memory[at] = 1
+        return slot
+
+    def end(self, slot: int) -> None:
+        if slot >= 0:
+            self._memory[_HEAD + slot * _SLOT] = 0
+            self._free.append(slot)
+
+    def started(self) -> list[Started]:
+        """Every job that had started and had not ended."""
+        return [self._read(at) for at in range(_HEAD, _HEAD + self._slots * _SLOT, _SLOT) if self._memory[at]]
+
+    def _read(self, at: int) -> Started:
+        since, until, length = _TIMES.unpack_from(self._memory, at + _AT_TIMES)
+        return Started(self._memory[at + _AT_ID : at + _AT_ID + length].decode("utf-8", "replace"), since, until)
+
+
+def slots_for(concurrency: int) -> int:
+    """Twice as many: jobs that were lost to another worker may still run while their slots are filled again."""
+    return 2 * concurrency + 16

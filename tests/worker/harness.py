@@ -1,0 +1,197 @@
+"""Real worker processes with an application of their own, and a ledger of what their jobs really did."""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from penstock import Penstock
+from penstock.engine.audit import audit
+from penstock.engine.views import Event, Node
+from tests.api.looks import eventually
+from tests.conftest import namespace
+from tests.engine.factories import raw
+
+TASKS = Path(__file__).with_name("tasks.txt")
+LIFE = 2.0  # seconds
+
+
+class Line(NamedTuple):
+    """An effect."""
+
+    what: str
+    job: str
+    pid: int
+    at: float
+
+
+class Crew:
+    """An application in a directory, and the workers that were started for it."""
+
+    def __init__(self, folder: Path, url: str, worker_url: str | None = None) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        self.name = namespace()
+        text = TASKS.read_text()
+        (folder / "tasks.py").write_text(
+            text.replace("__CONFIGURED__", repr((self.name, worker_url or url, str(self.ledger))))
+        )
+        self.tasks = _load(folder / "tasks.py")
+        self.app: Penstock = self.tasks.app
+        self.app.settings = Penstock(self.name, url=url).settings
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str, lease: str = f"{LIFE:g}s") -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "penstock.cli", "worker", "tasks:app", "--lease", lease, *arguments]
+        log = self.folder / f"log-{len(self.workers)}"
+        with log.open("ab") as file:
+            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        self.workers.append(process)
+        return process
+
+    async def started(self, *arguments: str, children: int = 1, lease: str = f"{LIFE:g}s") -> "subprocess.Popen[bytes]":
+        """A worker whose children are up."""
+        before = len(await self.nodes())
+        process = self.start(*arguments, lease=lease)
+        await eventually(lambda: self._are_up(before + children), within=60)
+        return process
+
+    async def _are_up(self, many: int) -> bool:
+        return len(await self.nodes()) >= many
+
+    async def nodes(self) -> list[Node]:
+        return await self.app.hub.views.workers()
+
+    def said(self) -> str:
+        return "".join(file.read_text() for file in sorted(self.folder.glob("log-*")))
+
+    # What the jobs did
+
+    def lines(self, what: str = "start") -> list[Line]:
+        if not self.ledger.exists():
+            return []
+        rows = [line.split() for line in self.ledger.read_text().splitlines()]
+        return [Line(row[0], row[1], int(row[2]), float(row[3])) for row in rows if row[0] == what]
+
+    def count(self, what: str = "start") -> Counter[str]:
+        return Counter(line.job for line in self.lines(what))
+
+    async def begun(self, many: int, within: float = 30) -> list[Line]:
+        await eventually(lambda: len(self.lines()) >= many, within=within)
+        return self.lines()
+
+    async def all_in(self, *states: str, within: float = 60) -> None:
+        """Until every job is in one of these states."""
+        try:
+            await eventually(lambda: self._are_in(states), within=within)
+        except TimeoutError:
+            raise AssertionError(f"{await self.app.hub.views.counts()}\n{self.said()[-5000:]}") from None
+
+    async def _are_in(self, states: tuple[str, ...]) -> bool:
+        counts = await self.app.hub.views.counts()
+        return not any(n for row in counts.values() for state, n in row.items() if state not in states)
+
+    async def events(self, *verbs: str) -> list[Event]:
+        found: list[Event] = []
+        after = "-"
+        while page := await self.app.hub.views.events(after):
+            found += page
+            after = page[-1].id
+        return [event for event in found if event.verb in verbs]
+
+    async def server_time(self) -> float:
+        """Ms."""
+        seconds, micros = await (await raw(self.app.hub.engine)).time()
+        return float(seconds * 1000 + micros / 1000)
+
+    async def header(self, job: Any) -> Any:
+        record = await self.app.hub.views.job(job.id)
+        assert record is not None
+        return record.header
+
+    # The end
+
+    async def end(self, process: "subprocess.Popen[bytes]", within: float = 60) -> int:
+        """Have it stop, and wait for it."""
+        process.send_signal(signal.SIGTERM)
+        return int(await eventually(lambda: None if process.poll() is None else str(process.poll()), within=within))
+
+    async def close(self) -> None:
+        for process in self.workers:
+            pids = tree(process.pid)
+            for pid in (process.pid, *pids):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+        with contextlib.suppress(Exception):
+            await (await raw(self.app.hub.engine)).delete(*self.app.hub.engine.all_keys())
+        await self.app.aclose()
+
+
+def _load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tasks_{secrets.token_hex(4)}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.asynccontextmanager
+async def crew_at(folder: Path, url: str, worker_url: str | None = None) -> AsyncIterator[Crew]:
+    """Whatever the test did, every invariant holds at its end, and no process is left."""
+    crew = Crew(folder, url, worker_url)
+    try:
+        yield crew
+        assert await audit(crew.app.hub.engine) == []
+    finally:
+        await crew.close()
+
+
+def tree(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found: list[int] = []
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    wave = [pid]
+    while wave:
+        wave = [child for child, parent in parents.items() if parent in wave]
+        found += wave
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def gone(*pids: int, within: float = 10) -> None:
+    await eventually(lambda: not any(map(alive, pids)), within=within)
+
+
+async def pause(seconds: float) -> None:
+    """For faults that last."""
+    await asyncio.sleep(seconds)
