@@ -16,6 +16,7 @@ NAMES = {
     "an app and its tasks": {"Penstock", "Task", "Call", "Backoff"},
     "a job": {"Job", "JobStatus", "Failure", "JobContext", "current_job", "Retry", "Snooze", "Bury"},
     "time": {"Schedule", "ScheduleStatus", "Tick"},
+    "lanes": {"Lane"},
     "workers": {"Worker"},
     "errors": {
         "PenstockError",

@@ -238,7 +238,7 @@ def test_bad_options_are_refused_where_they_are_written(app: Penstock, options: 
     ],
 )
 def test_a_bad_lane_is_refused_by_name(name: str, options: Any) -> None:
-    with pytest.raises(BadOption, match="lane|rate"):
+    with pytest.raises(BadOption, match=r"lane|rate"):
         Lane(name, **options)
 
 

@@ -4,7 +4,6 @@ It imports the app, says so, and waits until the supervisor has a use for it. Wh
 """
 
 import asyncio
-import dataclasses
 import json
 import logging
 import math
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
+from msgspec.structs import astuple
 
 from penstock.app import Penstock
 from penstock.cli.exits import Failure, code_of
@@ -188,7 +188,7 @@ async def _work(app: Penstock, worker: Worker, notes: Notes, orders: Orders, soc
         wire.send(sock, "up")
         await life.until_end()
     for run in worker.stuck:
-        outcome = [type(run.outcome).__name__, *dataclasses.astuple(run.outcome)]
+        outcome = [type(run.outcome).__name__, *astuple(run.outcome)]
         wire.send(sock, "settle", run.worker, run.number, run.id, outcome)
     with suppress(Exception):
         await asyncio.wait_for(app.aclose(), 2)

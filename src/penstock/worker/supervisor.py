@@ -38,7 +38,7 @@ STALLED: Final = 60.0  #: seconds of silence after which a child's loop is shown
 LATE: Final = 8.0  #: seconds beyond the grace after which a child that should end is killed
 AT_ONCE: Final = 1.5  #: the same after a second signal
 SLOWEST: Final = 30.0  #: seconds between two tries to start a child
-QUIET: Final = 10.0  #: seconds between pings of the mailbox
+QUIET: Final = 15.0  #: seconds between pings of the mailbox
 
 
 class Signals(Protocol):
