@@ -31,7 +31,7 @@ from penstock.worker.timer import Timer
 log = logging.getLogger("penstock.worker")
 
 RENEW: Final = 0.3  #: of a life, between two renewals
-REAP: Final = 15.0  #: seconds between two looks for the dead that no renewal told of
+REAP: Final = 30.0  #: seconds between two looks for the dead that no renewal told of
 WATCH: Final = 2.0  #: seconds between two looks at the children
 LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
 STALLED: Final = 60.0  #: seconds of silence after which a child's loop is shown as stalled

@@ -37,7 +37,7 @@ log = logging.getLogger("penstock.worker")
 
 SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
-QUIET: Final = 10.0  #: seconds between pings of the mailbox: a worker that heard nothing looks by itself anyway
+QUIET: Final = 15.0  #: seconds between pings of the mailbox: a worker that heard nothing looks by itself anyway
 
 
 class Worker:
