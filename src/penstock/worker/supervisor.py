@@ -195,7 +195,8 @@ class Supervisor:
                 self.reach.back("renew")
             except PenstockError as error:
                 self.reach.lost("renew", error)
-                wait = min(wait, 0.5)
+                await self.reach.pause("renew", min(wait, 2.0))
+                wait = 0.0
             await asyncio.sleep(wait)
 
     async def _watch(self, engine: Engine) -> None:

@@ -62,7 +62,7 @@ class Timer:
             except PenstockError as error:
                 self._armed.set()  # a letter may have been lost meanwhile
                 self._reach.lost("timer", error)
-                await asyncio.sleep(wait)
+                await self._reach.pause("timer", wait)
             await self._sleep(min(wait, max(self._reap_due - time.monotonic(), 0), PRUNE))
 
     async def _due(self) -> float:
