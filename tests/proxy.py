@@ -15,6 +15,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.target = port
         self.lost = 0
+        self.mute = False  #: letters do not arrive
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
         self._flows = {"requests": threading.Event(), "replies": threading.Event()}
@@ -80,6 +81,8 @@ class Proxy:
             lost = [self._is_lost(asked.popleft()) for _ in parts if asked]
             if any(lost):
                 break
+            if self.mute and b"smessage" in chunk:
+                continue
             self._flows["replies"].wait()
             with contextlib.suppress(OSError):
                 near.sendall(chunk)

@@ -34,12 +34,30 @@ async def test_the_jobs_of_a_killed_child_are_reaped_at_once_and_started_again(c
     assert await crew.end(supervisor) == 0
 
 
-async def test_children_die_with_their_supervisor_and_another_worker_takes_their_jobs(crew: Crew) -> None:
-    supervisor = await crew.started("-p", "2")
+async def test_the_spare_takes_the_place_of_a_killed_child(crew: Crew) -> None:
+    supervisor = await crew.started()
+    await eventually(lambda: len(tree(supervisor.pid)) == 2, within=30)
+    await pause(2)  # until the spare has imported the app; nobody outside can tell
+    job = await crew.tasks.slow.enqueue(1.0)
+    (line,) = await crew.begun(1)
+    killed = await crew.server_time()
+    os.kill(line.pid, signal.SIGKILL)
+    await crew.begun(2)
+    again = max(event.at for event in await crew.events("lease")) - killed
+    print(f"started again by the spare after {again:.0f} ms")
+    assert again < 10_000
+    await job.result(timeout=20)
+    assert crew.count() == {job.id: 2}
+
+
+@pytest.mark.parametrize("life", [LIFE, pytest.param(10.0, marks=pytest.mark.long)])
+async def test_children_die_with_their_supervisor_and_another_worker_takes_their_jobs(crew: Crew, life: float) -> None:
+    lease = f"{life:g}s"
+    supervisor = await crew.started("-p", "2", lease=lease)
     await crew.tasks.slow.using(queue="mine").enqueue(4.0)
     await crew.tasks.block.using(queue="mine").enqueue(4.0)
     await crew.begun(2)
-    await crew.started()
+    await crew.started(lease=lease)
     pids = tree(supervisor.pid)
     killed = await crew.server_time()
     supervisor.kill()
@@ -47,8 +65,8 @@ async def test_children_die_with_their_supervisor_and_another_worker_takes_their
     await gone(*pids)
     await crew.begun(4)
     again = max(event.at for event in await crew.events("lease")) - killed
-    print(f"run again after {again / 1000:.1f} s; a life is {LIFE:g} s")
-    assert again < (LIFE + 15) * 1000
+    print(f"run again after {again / 1000:.1f} s; a life is {life:g} s")
+    assert again < (life + 15) * 1000
     await crew.all_in("done")
     assert set(crew.count().values()) == {2}
 

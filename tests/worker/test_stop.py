@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import urllib.request
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
@@ -12,8 +13,9 @@ import pytest
 
 from penstock.engine.views import Views
 from tests.api.looks import eventually
-from tests.servers import free_port
-from tests.worker.harness import Crew, gone, tree
+from tests.proxy import proxied
+from tests.servers import Server, free_port
+from tests.worker.harness import Crew, crew_at, gone, tree
 
 
 async def _rolling(crew: Crew, seconds: float, longest: float) -> None:
@@ -158,15 +160,31 @@ async def _said(*program: str) -> str:
     return out.decode()
 
 
-async def test_a_running_job_is_cancelled_within_a_second_and_by_the_renewal_if_no_letter_came(
-    crew: Crew, monkeypatch: Any
-) -> None:
+@pytest.mark.parametrize("task", ["slow", "endless"])
+async def test_a_running_job_is_cancelled_at_once(crew: Crew, task: str) -> None:
     worker = await crew.started()
-    job = await crew.tasks.slow.enqueue(60.0)
-    await crew.begun(1)
+    job = await crew.app.find_task(task).using(timeout=None).enqueue(*([60.0] if task == "slow" else []))
+    (line,) = await crew.begun(1)
     assert await job.cancel() == "cancelling"
-    await crew.all_in("cancelled", within=5)
+    began = await crew.server_time()
+    await crew.all_in("cancelled", within=10)
+    print(f"cancelled after {await crew.server_time() - began:.0f} ms")
+    if task == "endless":
+        await gone(line.pid)
     assert await crew.end(worker) == 0
+
+
+async def test_a_running_job_is_cancelled_with_the_next_renewal_if_no_letter_comes(
+    tmp_path: Path, single: Server
+) -> None:
+    with proxied(single.port) as proxy:
+        async with crew_at(tmp_path, single.url, proxy.url) as crew:
+            await crew.started()
+            job = await crew.tasks.slow.enqueue(60.0)
+            await crew.begun(1)
+            proxy.mute = True
+            assert await job.cancel() == "cancelling"
+            await crew.all_in("cancelled", within=15)
 
 
 async def test_a_worker_whose_app_fails_at_the_start_says_so_and_ends(crew: Crew) -> None:

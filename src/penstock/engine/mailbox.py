@@ -5,7 +5,6 @@ look again for what it might have missed.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -50,7 +49,7 @@ class Mailbox:
                 pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
                 self.open.clear()
                 await self._link.endpoint.forget()
-                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
+                await self._reach.pause("mailbox", pause)
 
     async def _listen(self) -> None:
         client: Any = await self._link.endpoint.client()

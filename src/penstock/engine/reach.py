@@ -1,9 +1,15 @@
 """Whether the server can be reached, said once per change, however many loops find out."""
 
+import asyncio
 import logging
+import random
 import time
+from contextlib import suppress
+from typing import Final
 
 log = logging.getLogger("penstock")
+
+LONGEST: Final = 30.0  #: seconds that a loop leaves it to another to find the server
 
 
 class Reach:
@@ -12,6 +18,7 @@ class Reach:
     def __init__(self) -> None:
         self._lost: dict[str, str] = {}  #: loop → kind of its last error
         self._since = 0.0
+        self._found = asyncio.Event()
 
     @property
     def well(self) -> bool:
@@ -25,8 +32,21 @@ class Reach:
         if kind not in self._lost.values():
             log.warning("the server cannot be used (%s); trying again until it can", error)
         self._lost[loop] = kind
+        self._found.clear()
+
+    async def pause(self, loop: str, seconds: float) -> None:
+        """Before a loop tries again: the one that was lost first tries for all, the others wait until it could."""
+        if next(iter(self._lost), loop) == loop:
+            await asyncio.sleep(random.uniform(seconds / 2, seconds))  # noqa: S311  (jitter)
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST):
+                    await self._found.wait()
 
     def back(self, loop: str) -> None:
         """It could."""
-        if self._lost and self._lost.pop(loop, "") and not self._lost:
+        if not self._lost or not self._lost.pop(loop, ""):
+            return
+        self._found.set()
+        if not self._lost:
             log.warning("the server can be used again, after %.1f s", time.monotonic() - self._since)

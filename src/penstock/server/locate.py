@@ -32,12 +32,14 @@ class Locator:
         self._asked = 0
         self._advised = False
         self._found_before = False
+        self._missed = False
         self._embedded = Embedded(url.path) if url.kind == "embedded" else None
 
     def locate(self) -> Node:
         """Find the server and verify it, trying until the deadline what may pass."""
         end = time.monotonic() + self._deadline
-        pause = FIRST_PAUSE
+        # What was not there a moment ago is hardly there now: no flurry of attempts with each new search.
+        pause = LONGEST_PAUSE if self._missed else FIRST_PAUSE
         while True:
             try:
                 return self._attempt(end)
@@ -45,6 +47,7 @@ class Locator:
                 remaining = end - time.monotonic()
                 final = self._final(error, late=remaining <= 0)
                 if final is not None:
+                    self._missed = True
                     raise final from error
             time.sleep(min(pause, remaining))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -66,7 +69,7 @@ class Locator:
             info = _info(client)
         verify(node, info)
         self._advise(node, info)
-        self._found_before = True
+        self._found_before, self._missed = True, False
         return dataclasses.replace(node, run=info.get("run_id"))
 
     def _advise(self, node: Node, info: Info) -> None:

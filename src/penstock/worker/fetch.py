@@ -134,7 +134,7 @@ class Fetcher:
                     log.exception("a round failed, %d runs wait to be settled", len(self._outcomes))
                 self._reach.lost(loop, error)
                 pause = min(pause * 2, 2.0)
-                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  (jitter)
+                await self._reach.pause(loop, pause)
                 self.look()
 
     async def drained(self) -> None:

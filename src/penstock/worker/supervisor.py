@@ -31,7 +31,7 @@ from penstock.worker.timer import Timer
 log = logging.getLogger("penstock.worker")
 
 RENEW: Final = 0.3  #: of a life, between two renewals
-REAP: Final = 15.0  #: seconds between two looks for the dead that no renewal told of
+REAP: Final = 30.0  #: seconds between two looks for the dead that no renewal told of
 WATCH: Final = 2.0  #: seconds between two looks at the children
 LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
 STALLED: Final = 60.0  #: seconds of silence after which a child's loop is shown as stalled
@@ -193,7 +193,8 @@ class Supervisor:
                 self.reach.back("renew")
             except PenstockError as error:
                 self.reach.lost("renew", error)
-                wait = min(wait, 0.5)
+                await self.reach.pause("renew", min(wait, 2.0))
+                wait = 0.0
             await asyncio.sleep(wait)
 
     async def _watch(self, engine: Engine) -> None:

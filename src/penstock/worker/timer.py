@@ -93,7 +93,8 @@ class Timer:
                 self._reach.back("timer")
             except PenstockError as error:
                 self._reach.lost("timer", error)
-                self._at |= dict.fromkeys(late, clock() + TROUBLE)
+                self._at |= dict.fromkeys((*late, *DUE), 0.0)  # a letter may have been lost meanwhile
+                await self._reach.pause("timer", TROUBLE)
 
     async def _see_to(self, late: list[str], now: float) -> None:
         if due := [step for step in late if step in DUE]:
