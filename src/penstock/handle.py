@@ -13,7 +13,7 @@ from penstock.engine.engine import Watched
 from penstock.engine.views import Record
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
 from penstock.hub import Hub
-from penstock.job import Attempt, Header, State
+from penstock.job import FINISHED, Attempt, Header, State
 from penstock.times import Duration, instant, milliseconds
 
 R_co = TypeVar("R_co", covariant=True)
@@ -221,8 +221,8 @@ def _status(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobS
         due=moment(header.due) if header.due else None,
         expires=moment(header.expires) if header.expires else None,
         started=moment(header.started) if header.started else None,
-        finished=moment(header.since) if header.state in {"done", "dead", "cancelled"} else None,
-        worker=(header.claim or header.last).split("\x1f")[0] or None,
+        finished=moment(header.since) if header.state in FINISHED else None,
+        worker=(header.last if header.state in FINISHED else header.claim).split("\x1f")[0] or None,
         cancelling=bool(header.cancelling),
         progress=_progress(header.progress),
         arguments=shown_arguments(record.payload, redact),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from penstock import Backoff, Bury, Call, Job, JobStatus, Penstock, Retry, Snooze, Worker, current_job
+from penstock import Backoff, Bury, Call, Job, JobStatus, Penstock, Retry, ScheduleStatus, Snooze, Worker, current_job
 
 app = Penstock("shop")
 
@@ -65,6 +65,25 @@ async def handles(job: Job[str]) -> None:
     assert_type(await app.get_job("x"), Job[Any])
     assert_type(await send.get_job("x"), Job[str])
     assert_type(await (await nothing.enqueue()).result(), None)
+
+
+@app.cron("0 3 * * TUE", tz="Europe/Berlin", catch_up="latest", overlap="skip", jitter="5m")
+@app.every("30s", id="often", args=[7], kwargs={"text": "x"})
+@app.task
+async def scheduled(number: int = 1, *, text: str = "") -> str:
+    return text * number
+
+
+async def schedules(job: Job[str]) -> None:
+    assert_type(await scheduled(3), str)
+    assert_type(await scheduled.enqueue(3, text="x"), Job[str])
+    assert_type(await app.schedule("often").set(scheduled.call(2), every="1m"), str)
+    assert_type(await app.schedule("often").run(), Job[Any])
+    assert_type(await app.schedule("often").status(), ScheduleStatus)
+    assert_type(await app.schedules(), list[ScheduleStatus])
+    await job.reschedule(delay="10m")
+    await job.reschedule(at=datetime.now(UTC))
+    await job.run_now()
 
 
 async def workers() -> None:

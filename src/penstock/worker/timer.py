@@ -47,7 +47,7 @@ class Timer:
         self._life = life
         self._moved = moved
         self._armed = asyncio.Event()
-        self._at = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
+        self._at: dict[str, float] = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
         self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
         self._ended: set[str] = set()  #: schedules whose waiting ticks may go on
 
