@@ -3,12 +3,12 @@
 -- include: header write lanes move finish
 -- args: how many lanes at most
 -- returns: how many lanes were looked at, when the next one opens or -1, now
--- event: none of its own; the jobs that it shows are started by a lease
+-- event: admit
 local names = call('ZRANGE', openings, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
 fetch(names)
 for _, name in ipairs(names) do
   withdraw(openings, name)
-  refill(lane_named(name))
+  fill(lane_named(name), 'admit')
 end
 finish()
 return { #names, head(openings) or -1, now }
