@@ -13,6 +13,8 @@ from penstock.engine.views import Views
 
 _INDEXES: Final = (
     "ready",
+    "held",
+    "holders",
     "scheduled",
     "leases",
     "dead",
@@ -23,7 +25,7 @@ _INDEXES: Final = (
     "unique",
     "waiting",
 )
-_REST: Final = ("workers", "idle", "calls", "nodes", "jobs", "payloads", "results", "attempts")
+_REST: Final = ("workers", "idle", "calls", "nodes", "jobs", "lanes", "openings", "payloads", "results", "attempts")
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 
 

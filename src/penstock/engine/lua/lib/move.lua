@@ -7,7 +7,6 @@ local groups = {}        -- of the event: { verb, queue, task, attempt, note, id
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
 local ended = {}         -- ids of jobs that finished
-local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
 local sequence           -- the last place in line that was given out
 local prefix = string.sub(meta, 1, -5)
 
@@ -47,10 +46,6 @@ local function digits(n)
     known_digits[n] = text
   end
   return text
-end
-
-local function alarm(key, at)
-  if not alarms[key] or at < alarms[key] then alarms[key] = at end
 end
 
 -- tail(id, h, shown): gives a job that enters `ready` the last place in its line. One that a lane shows arrived before.
