@@ -43,6 +43,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     lanes: list[str] = []  #: name, limit, rate, burst, kind and cost of each; a lock is only a name
     home: int = 0  #: the lane under which it waits: `held` there, or shown as one of its candidates in `ready`
     turn: int = 0  #: the ordered lane that it holds also while it does not run
+    arrival: int = 0  #: place among the jobs of its lanes; being shown in `ready` gives it another seq, but keeps this
     batch: str = ""
     claim: str = ""  #: worker and call number of the running attempt
     started: int = 0

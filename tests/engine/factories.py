@@ -131,6 +131,43 @@ async def populate(engine: Engine) -> TestWorker:
     return worker
 
 
+def lane(name: str, limit: int | str = "", *, rate: str = "", burst: str = "", kind: str = "", cost: int = 1) -> str:
+    """A lane as a job's header asks for it; the rate is per millisecond."""
+    return "\x1f".join((f"lane:{name}", str(limit), rate, burst, kind, str(cost)))
+
+
+ORDERED = lane("line", 1, kind="ordered")
+HOLD = lane("stop", 1, kind="hold")
+LIMITED = lane("few", 2)
+RATED = lane("slow", rate="0.001", burst="1")
+
+
+async def populate_lanes(engine: Engine) -> TestWorker:
+    """A job in every situation that lanes bring, named after it; those that run are held by the worker that is given."""
+    worker = await TestWorker(engine, "driver").register()
+    await enqueue(
+        engine,
+        new_job("locked", lanes=["lock:t"], priority=0),
+        new_job("put-off", lanes=[ORDERED], priority=0),
+        new_job("hopeless", lanes=[HOLD], priority=0),
+        new_job("first", lanes=[RATED, LIMITED], priority=0),
+    )
+    leases = {lease.id: lease for lease in await worker.lease(4)}
+    assert leases.keys() == {"locked", "put-off", "hopeless", "first"}
+    await worker.retry(leases["put-off"], 60_000)
+    await worker.bury(leases["hopeless"])
+    waiting = {"lock": "lock:t", "turn": ORDERED, "stop": HOLD, "rate": RATED}
+    row = lane("row", 1, kind="ordered")
+    await enqueue(
+        engine,
+        *(new_job(f"wants-{name}", lanes=[spec], expires=80_000) for name, spec in waiting.items()),
+        *(new_job(f"few-{n}", lanes=[LIMITED, "lock:u"], queue=f"q{n % 2}") for n in range(4)),
+        new_job("both", lanes=["lock:t", row]),
+        new_job("after-both", lanes=[row]),
+    )
+    return worker
+
+
 async def outlive(engine: Engine, clock: Clock, life: int = LIFE) -> None:
     """Let a life pass in which somebody was heard all along, so that whoever did not renew is dead."""
     for _ in range(4):

@@ -19,7 +19,11 @@ from penstock.errors import PenstockError
 from penstock.schedule import Spec, first, plan
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
+    HOLD,
     LIFE,
+    LIMITED,
+    ORDERED,
+    RATED,
     TestWorker,
     call_of,
     enqueue,
@@ -43,8 +47,11 @@ async def _running(engine: Engine, *, cancelling: bool = False) -> tuple[TestWor
     """A worker that runs two jobs with everything a job can hold, and one that sleeps."""
     worker = await TestWorker(engine, "worker").register()
     await (await TestWorker(engine, "sleeper").register()).lease()
-    await enqueue(engine, new_job("a", unique="u", expires=60_000), new_job("b", queue="other"))
+    a = new_job("a", unique="u", expires=60_000, lanes=["lock:t", ORDERED])
+    await enqueue(engine, a, new_job("b", queue="other", lanes=[LIMITED, RATED]))
     leases = [*await worker.lease(1), *await worker.lease(1)]
+    waiting = ["lock:t", ORDERED, RATED, HOLD]
+    await enqueue(engine, *(new_job(f"after{i}", lanes=[spec, LIMITED]) for i, spec in enumerate(waiting)))
     await engine.watch("client", ["a", "b"])
     if cancelling:
         await engine.cancel(["a"])
@@ -60,15 +67,22 @@ async def before_init(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_enqueue(engine: Engine, clock: Clock) -> Call[Any]:
     await (await TestWorker(engine, "sleeper").register()).lease()
-    await enqueue(engine, new_job("old"))
+    await enqueue(engine, new_job("old"), new_job("locked", lanes=["lock:t"]))
     return engine.enqueue(
-        [new_job("a", unique="u", expires=60_000), new_job("b", due=1_000), new_job("old", nonce="x")]
+        [
+            new_job("a", unique="u", expires=60_000),
+            new_job("b", due=1_000),
+            new_job("old", nonce="x"),
+            new_job("second", lanes=["lock:t"]),
+            new_job("better", lanes=["lock:t"], priority=0),
+        ]
     )
 
 
 @scenario
 async def before_promote(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a", due=1_000, expires=90_000), new_job("b", due=2_000, queue="other"))
+    await enqueue(engine, *(new_job(f"locked{i}", due=1_000, lanes=["lock:t", RATED]) for i in range(2)))
     clock.advance(2_000)
     return engine.promote()
 
@@ -77,6 +91,8 @@ async def before_promote(engine: Engine, clock: Clock) -> Call[Any]:
 async def before_lease(engine: Engine, clock: Clock) -> Call[Any]:
     worker = await TestWorker(engine, "worker").register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b", queue="other"), new_job("late", expires=10))
+    blocked = new_job("blocked", lanes=[ORDERED, "lock:t"])
+    await enqueue(engine, new_job("c", lanes=["lock:t"]), blocked, *(new_job(lanes=[RATED]) for _ in range(2)))
     clock.advance(20)
     return engine.lease(worker.name, 2, want=10, answered=1)
 
@@ -154,12 +170,13 @@ async def before_reap(engine: Engine, clock: Clock) -> Call[Any]:
 async def before_cancel(engine: Engine, clock: Clock) -> Call[Any]:
     await _running(engine)
     await enqueue(engine, new_job("c", unique="v", expires=1_000), new_job("d", due=1_000))
-    return engine.cancel(["a", "b", "c", "d", "missing"])
+    return engine.cancel(["a", "b", "c", "d", "after0", "after3", "missing"])
 
 
 @scenario
 async def before_expire(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a", unique="u", expires=1_000), new_job("b", due=9_000, expires=1_000))
+    await enqueue(engine, *(new_job(expires=1_000 * (i + 1), lanes=["lock:t"]) for i in range(2)))
     clock.advance(1_000)
     return engine.expire()
 
@@ -198,11 +215,28 @@ async def before_resume(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_tune(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await engine.tune("lane:few", paused=True)
+    await enqueue(engine, *(new_job(lanes=[LIMITED]) for _ in range(3)))
+    await (await TestWorker(engine, "hungry").register()).lease(9)
+    return engine.tune("lane:few", limit=9, paused=False)
+
+
+@scenario
+async def before_admit(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await enqueue(engine, new_job(lanes=[RATED]))
+    clock.advance(60_000)
+    return engine.admit()
+
+
+@scenario
 async def before_reconcile(engine: Engine, clock: Clock) -> Call[Any]:
     await _running(engine)
     await enqueue(engine, new_job("c", unique="v", expires=1_000))
     client = await engine.link.endpoint.client()
-    for name in ("ready", "leases", "timers", "unique"):
+    for name in ("ready", "leases", "timers", "unique", "held", "holders", "lanes", "openings"):
         await client.delete(engine.keys(name))
     await engine.init()
     return engine.reconcile("jobs")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
 from penstock.job import FINISHED, WAITING, Header, read_header
@@ -45,33 +46,28 @@ def place(job_id: str, header: Header) -> Place:
         case "running":
             return Place("leases", 0, f"{header.claim}{SEPARATOR}{job_id}".encode())
         case "held":
-            lane = lane_of(header)
-            rank = f"{0 if lane.kind else header.priority:02d}{header.seq:014d}"
-            return Place("held", 0, SEPARATOR.join((lane.name, header.queue, rank, job_id)).encode())
+            return Place("held", 0, SEPARATOR.join((*waiting_place(header), job_id)).encode())
         case "scheduled":
             return Place("scheduled", header.due, job_id.encode())
-        case _ if header.compact:
-            return Place("tombs", header.since, job_id.encode())
-        case "dead":
-            return Place("dead", header.since, job_id.encode())
         case _:
-            return Place("finished", header.since + header.keep, job_id.encode())
+            return Place(*_last_place(header), job_id.encode())
 
 
-class Lane(NamedTuple):
-    """What a job says of a lane that it asks for; of a lock that is its name alone."""
-
-    name: str
-    limit: str = "1"
-    rate: str = ""
-    burst: str = ""
-    kind: str = ""
-    cost: str = "1"
+def _last_place(header: Header) -> tuple[str, float]:
+    if header.compact:
+        return "tombs", header.since
+    return ("dead", header.since) if header.state == "dead" else ("finished", header.since + header.keep)
 
 
-def lane_of(header: Header) -> Lane:
-    """The lane under which a job waits."""
-    return Lane(*header.lanes[header.home - 1].split(SEPARATOR))
+def read_sound(raw: bytes) -> Header:
+    """A header as it is stored; an error if it cannot be read, or names lanes that it does not have."""
+    header = read_header(raw)
+    places = range(1, len(specs_of(header)) + 1)
+    if header.state in {"held", "ready"} and (header.lanes or header.state == "held") and header.home not in places:
+        raise ValueError(f"waits in lane {header.home} of {len(places)}")
+    if header.turn > len(places):
+        raise ValueError(f"has the turn in lane {header.turn} of {len(places)}")
+    return header
 
 
 async def audit(engine: Engine) -> list[Finding]:
@@ -86,6 +82,7 @@ class _Audit:
         self._client: Any = None
         self._meta: dict[bytes, bytes] = {}
         self._counted: Counter[str] = Counter()
+        self._lanes = LaneCounts()
         self._found: list[Finding] = []
 
     async def run(self) -> list[Finding]:
@@ -102,6 +99,7 @@ class _Audit:
         await self._check_counts()
         await self._check_workers()
         await self._check_crons()
+        await self._check_lanes()
         return self._found
 
     def _report(self, rule: str, subject: str | bytes, text: str) -> None:
@@ -140,8 +138,8 @@ class _Audit:
             headers = {}
             for job_id, raw in page:
                 try:
-                    headers[job_id.decode()] = read_header(raw)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    headers[job_id.decode()] = read_sound(raw)
+                except (msgspec.MsgspecError, ValueError, TypeError) as error:
                     self._report("header", job_id, f"cannot be read: {error}")
             await self._check_page(headers)
 
@@ -161,6 +159,7 @@ class _Audit:
             self._check_found(job_id, header, *answers[i * 6 : i * 6 + 6])
 
     def _check_header(self, job_id: str, header: Header) -> None:
+        self._lanes.add(job_id, header)
         if not header.compact:
             self._counted[f"{header.queue}{SEPARATOR}{header.state}"] += 1
         if header.seq > int(self._meta.get(b"seq", 0)) or header.fence > int(self._meta.get(b"fence", 0)):
@@ -298,6 +297,13 @@ class _Audit:
                 if name.partition(b"\x1f")[0].decode(errors="replace") not in looks:
                     self._report("keepers", name, "has a schedule that does not exist in its code")
 
+    async def _check_lanes(self) -> None:
+        rows = {name: [row async for page in self._pages(name) for row in page] for name in ("lanes", "limits")}
+        holders = {member async for page in self._pages("holders") for member, _ in page}
+        openings = {name async for page in self._pages("openings") for name, _ in page}
+        for rule, subject, text in self._lanes.check(dict(rows["lanes"]), dict(rows["limits"]), holders, openings):
+            self._report(rule, subject, text)
+
     async def _headers(self, ids: list[str]) -> list[tuple[str, Header | None]]:
         raw = await self._client.hmget(self._key("jobs"), ids)
         return [(job_id, _readable(header)) for job_id, header in zip(ids, raw, strict=True)]
@@ -320,6 +326,6 @@ def _job_of(member: bytes) -> str:
 
 def _readable(raw: bytes | None) -> Header | None:
     try:
-        return read_header(raw) if raw is not None else None
-    except msgspec.MsgspecError:
+        return read_sound(raw) if raw is not None else None
+    except (msgspec.MsgspecError, ValueError, TypeError):
         return None

@@ -13,6 +13,8 @@ from penstock.engine.views import Views
 
 _INDEXES: Final = (
     "ready",
+    "held",
+    "holders",
     "scheduled",
     "leases",
     "dead",
@@ -25,7 +27,19 @@ _INDEXES: Final = (
     "ticks",
     "keepers",
 )
-_REST: Final = ("workers", "idle", "calls", "nodes", "crons", "jobs", "payloads", "results", "attempts")
+_REST: Final = (
+    "workers",
+    "idle",
+    "calls",
+    "nodes",
+    "crons",
+    "jobs",
+    "lanes",
+    "openings",
+    "payloads",
+    "results",
+    "attempts",
+)
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.audit_lanes import waiting_place
 from penstock.engine.engine import Engine, due_cron
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.lane_views import LaneViews
@@ -218,7 +219,7 @@ class Views:
         stored = header.lanes[header.home - 1].partition(SEPARATOR)[0]
         lane = await LaneViews(self._link).one(stored)
         what = f"{'lock' if lane.is_lock else 'lane'} {lane.name!r}"
-        before = await self._before_in_lane(stored, job_id, header, ordered=lane.ordered)
+        before = await self._before_in_lane(job_id, header)
         place = f"{before} jobs of its queue come before it"
         if lane.paused:
             return f"held: {what} is paused; {place}"
@@ -230,10 +231,9 @@ class Views:
             return f"held: {what} starts {lane.rate}, the next at {_moment(int(opens))}; {place}"
         return f"held: {what} has room for others that are next; {place}"
 
-    async def _before_in_lane(self, stored: str, job_id: str, header: Header, *, ordered: bool) -> int:
-        line = f"{stored}{SEPARATOR}{header.queue}{SEPARATOR}"
-        rank = f"{0 if ordered else header.priority:02d}{header.seq:014d}"
-        first, last = f"[{line}", f"({line}{rank}{SEPARATOR}{job_id}"
+    async def _before_in_lane(self, job_id: str, header: Header) -> int:
+        lane, queue, rank = waiting_place(header)
+        first, last = f"[{lane}{SEPARATOR}{queue}{SEPARATOR}", f"({SEPARATOR.join((lane, queue, rank, job_id))}"
         return int(await self._link.ask(lambda client: client.zlexcount(self._key("held"), first, last)))
 
     async def _why_ready(self, job_id: str, header: Header) -> str:

@@ -3,12 +3,15 @@
 -- include: header write lanes move finish
 -- args: how many lanes at most
 -- returns: how many lanes were looked at, when the next one opens or -1, now
--- event: none of its own; the jobs that it shows are started by a lease
-local names = call('ZRANGE', openings, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
+-- event: admit
+local MOST = 100   -- jobs, after which the other lanes are left to the next call
+local names, looked_at = call('ZRANGE', openings, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1]), 0
 fetch(names)
 for _, name in ipairs(names) do
   withdraw(openings, name)
-  refill(lane_named(name))
+  fill(lane_named(name), 'admit')
+  looked_at = looked_at + 1
+  if group and group[7] >= MOST then break end
 end
 finish()
-return { #names, head(openings) or -1, now }
+return { looked_at, head(openings) or -1, now }

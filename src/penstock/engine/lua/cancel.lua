@@ -7,6 +7,7 @@
 local ids, answers, letters = {}, {}, {}
 for at = 2, ARGC do ids[#ids + 1] = ARGV[at] end
 local headers = read(ids)
+meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if not h then

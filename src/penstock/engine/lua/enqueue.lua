@@ -1,4 +1,4 @@
--- enqueue: – → ready | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
+-- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- keys: payloads queues
 -- include: header write lanes move finish
@@ -21,7 +21,18 @@ local function holder(key)
   if h and h[UNIQUE] == key and (waits(h) or h[STATE] == 'running') then return id, h end
 end
 
+-- once_each(specs) → a lane that is named twice is asked for once.
+local function once_each(specs)
+  local found, seen = {}, {}
+  for _, spec in ipairs(specs) do
+    local name = lane_name(spec)
+    if not seen[name] then found[#found + 1], seen[name] = spec, true end
+  end
+  return found
+end
+
 local function create(id, h, payload)
+  if #h[LANES] > 1 then h[LANES] = once_each(h[LANES]) end
   h[CREATED], h[SIZE] = now, #payload
   h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
   store(payloads, id, payload)

@@ -8,6 +8,7 @@ local members = call('ZRANGE', timers, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[
 local ids, expired = {}, 0
 for i, member in ipairs(members) do ids[i] = string.match(member, '[^\31]*$') end
 local headers = read(ids)
+meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if h and waits(h) and h[EXPIRES] > 0 then

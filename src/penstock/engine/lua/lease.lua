@@ -6,7 +6,7 @@
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
 --          then per job: id, header, payload. A resent call gets what it still holds again, and never anything new.
--- event: lease; expire and bury for candidates that can no longer run
+-- event: lease; hold for candidates that have to wait for a lane, expire and bury for those that can no longer run
 local worker, number, want, bytes = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
 local claim = worker .. SEP .. number
 local answer = { 'ok', 0 }
@@ -35,6 +35,8 @@ local open = open_queues(all and call('HKEYS', queues) or names)
 local ids, more = candidates(open, want, all)
 if more and #ids < want then answer[2] = 1 end
 
+local next_lines = {}   -- id → member of `held`, of those that a lane would show next
+
 -- glances(some, raw) → the first values of the headers that nothing was added to, as they are in most cases.
 local stored = {}   -- id → what is stored of these
 local function glances(some, raw)
@@ -60,6 +62,17 @@ local function headers_of(some)
   return found
 end
 
+-- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
+local function unlist(id, state)
+  answer[2] = 1
+  if state == 'ready' then
+    drop(ready, lines[id])
+    return string.match(lines[id], '^[^\31]*')
+  end
+  forget_waiter(next_lines[id])
+  return string.match(next_lines[id], '^[^\31]*\31([^\31]*)')
+end
+
 -- runnable(some, headers, state) → those that can run; what cannot leaves the line. Not more than fits into the answer.
 local picked, size = 0, 0
 local function runnable(some, headers, state)
@@ -67,14 +80,11 @@ local function runnable(some, headers, state)
   for i = 1, #some do
     local id, h = some[i], headers[i]
     if spoilt[id] then
-      local queue = string.match(lines[id], '^[^\31]*')
-      drop(ready, lines[id])
-      tally(deltas, queue, 'ready', -1)
+      local queue = unlist(id, state)
+      tally(deltas, queue, state, -1)
       quarantine(id, queue)
-      answer[2] = 1
-    elseif not h or h[STATE] ~= state then
-      drop(ready, lines[id])
-      answer[2] = 1
+    elseif not h or h[STATE] ~= state or (state == 'held' and waiting_line(id, h) ~= next_lines[id]) then
+      unlist(id, state)
     elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
       h = read({ id })[1]
       h[REASON] = 'expired'
@@ -94,8 +104,7 @@ end
 -- park(id, at): this lane of the job has no room, so it waits there, and the one that showed it shows another.
 local function park(id, at)
   local h = read({ id })[1]
-  take_turn(id, h)
-  h.home = at
+  wait_under(h, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
@@ -139,25 +148,25 @@ local function begin(some, state)
 end
 
 -- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now.
-local tried = {}
 local function next_waiters(n)
   local found = {}
   for _, name in ipairs(refills) do
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
-      local row = lane.lines[queue]
-      local few = row and math.min(wanting(lane, row), n - #found, quota[queue] or n) or 0
-      for _, id in ipairs(few > 0 and waiters(lane, queue, few) or {}) do
-        if not tried[id] then found[#found + 1] = id end
-        tried[id] = true
+      local most = lane.lines[queue] and math.min(n - #found, quota[queue] or n) or 0
+      for _, member in ipairs(most > 0 and next_of(lane, queue, most) or {}) do
+        local id = string.match(member, '[^\31]*$')
+        if not next_lines[id] then found[#found + 1] = id end
+        next_lines[id] = member
       end
     end
   end
   return found
 end
 
+-- What a lane would show next comes after those that are shown, so it has to wait while there may be more of these.
 begin(ids, 'ready')
-while (#answer - 2) / 3 < want and answer[2] == 0 do
+while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   local waiting_ids = next_waiters(want - (#answer - 2) / 3)
   if #waiting_ids == 0 then break end
   begin(waiting_ids, 'held')

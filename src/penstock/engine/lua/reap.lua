@@ -55,6 +55,7 @@ for _, worker in ipairs(gone) do
 end
 
 local headers = read(ids)
+meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if not h or h[STATE] ~= 'running' or h[CLAIM] .. SEP .. id ~= members[i] then

@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts waiting queues workers retired idle calls nodes
--- include: header write lanes move finish cron
+-- include: header write lanes move finish recount_lanes cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -34,6 +34,10 @@ local function mend(id, h)
     return fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
   due(place(id, h))
+  for i, spec in ipairs(h[LANES]) do
+    if holds(h, i) then due(holders, 0, lane_name(spec) .. SEP .. id) end
+  end
+  mended = mended + introduce(id, h)
   if waits(h) and h[EXPIRES] > 0 then due(timers, h[EXPIRES], 'expire' .. SEP .. id) end
   if h[CANCELLING] == 1 then due(cancels, 0, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
@@ -62,7 +66,13 @@ local function indexed(key)
 end
 local function known(worker) return call('ZSCORE', workers, worker) end
 local belongs = {
-  ready = indexed(ready), scheduled = indexed(scheduled), leases = indexed(leases), dead = indexed(dead),
+  ready = indexed(ready), held = indexed(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
+  openings = function(member) return call('HEXISTS', lanes, member) == 1 end,
+  lanes = function(member)
+    if recounted(member) then mended = mended + 1 end
+    return true
+  end,
+  scheduled = indexed(scheduled), leases = indexed(leases), dead = indexed(dead),
   finished = indexed(finished), tombs = indexed(tombs),
   timers = function(_, _, _, h) return h and waits(h) and h[EXPIRES] > 0 end,
   cancels = function(_, _, _, h) return h and h[CANCELLING] == 1 end,
@@ -103,10 +113,10 @@ local belongs = {
   nodes = function(member) return known(member) end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes, crons = crons }
-local zsets = { ready = ready, scheduled = scheduled, leases = leases, dead = dead, finished = finished,
-                tombs = tombs, timers = timers, cancels = cancels, workers = workers, idle = idle, ticks = ticks,
-                keepers = keepers }
+                 calls = calls, nodes = nodes, lanes = lanes, crons = crons }
+local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
+                dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
+                idle = idle, ticks = ticks, keepers = keepers }
 
 local key = hashes[part] or zsets[part]
 local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])

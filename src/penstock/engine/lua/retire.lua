@@ -9,6 +9,7 @@ local members = held_by(worker, tonumber(ARGV[2]))
 local ids = {}
 for i, member in ipairs(members) do ids[i] = string.match(member, '[^\31]*$') end
 local headers = read(ids)
+meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if not h or h[STATE] ~= 'running' or h[CLAIM] .. SEP .. id ~= members[i] then

@@ -7,6 +7,7 @@
 local ids, answers = {}, {}
 for at = 1, ARGC do ids[#ids + 1] = ARGV[at] end
 local headers = read(ids)
+meet(headers, #ids)
 local taken = {}
 
 local function free(h, id)

@@ -2,11 +2,11 @@
 -- keys: queues
 
 -- rank(h) → its place among the jobs of one lane; the lower is first.
-local function rank(h) return string.format('%02d%014d', h[PRIORITY], h[SEQ]) end
+local function rank(h) return string.format('%02d%014d', h[PRIORITY], h[ARRIVAL]) end
 
 -- steps_back(lane, row, h) → has the last of those that are shown made way for this one, which comes before it?
 local function steps_back(lane, row, h)
-  if (lane.kind or '') ~= '' or #row.shown == 0 or row.worst <= h[PRIORITY] then return false end
+  if lane.kind or #row.shown == 0 or row.worst <= h[PRIORITY] then return false end
   local headers, worst = read(row.shown), nil
   for i, id in ipairs(row.shown) do
     local one = headers[i]
@@ -17,44 +17,57 @@ local function steps_back(lane, row, h)
   return true
 end
 
+-- lined(h, i) → is there a line in this lane, at whose end the job has to wait?
+local function lined(h, i)
+  local lane = lane_of(h[LANES][i])
+  local row, own = line_of(lane, h[QUEUE]), h[STATE] == 'running' and 1 or 0
+  if row.waiting > 0 then return true end
+  return #row.shown >= math.min(SHOWN, lane.limit - lane.use + own, tokens_for(lane))
+end
+
+-- place_in_line(h) → the lane in which a job that may run from now on takes its place, and whether it is shown or held there.
+local function place_in_line(h)
+  local first, blocked = turn_lane(h), obstacle(h)
+  local has_turn = h[STATE] == 'running' or h[TURN] > 0
+  if first and not has_turn and blocked ~= first and lined(h, first) then return first, 'held' end
+  if blocked then return blocked, 'held' end
+  for i, spec in ipairs(h[LANES]) do
+    if not (i == first and has_turn) and lined(h, i) then
+      local lane = lane_of(spec)
+      return i, steps_back(lane, line_of(lane, h[QUEUE]), h) and 'ready' or 'held'
+    end
+  end
+  return first or 1, 'ready'
+end
+
 -- line_up(verb, id, h, text): a job that may run from now on is shown in `ready`, or held by a lane that has no room.
 local function line_up(verb, id, h, text)
-  local state = 'ready'
-  if #h[LANES] > 0 then
-    local blocked, own = obstacle(h), h[STATE] == 'running' and 1 or 0
-    local at = blocked or (h[TURN] > 0 and h[TURN]) or 1
-    local lane = lane_of(h[LANES][at])
-    local row = line_of(lane, h[QUEUE])
-    if blocked then
-      state = 'held'
-    elseif h[TURN] == 0 and (row.waiting > 0 or #row.shown >= math.min(SHOWN, room(lane, 1) + own)) then
-      state = steps_back(lane, row, h) and 'ready' or 'held'
-    end
-    h.home = at
-  end
+  if #h[LANES] == 0 then return move(verb, id, h, 'ready', text) end
+  local at, state = place_in_line(h)
+  wait_under(h, at)
   return move(verb, id, h, state, text)
 end
 
--- fill(lane): shows its next waiters, at the tail of their line so that lanes take turns; a rate opens again later.
-local function fill(lane)
+-- show(lane, member, verb) → one of its waiters is shown, at the tail of its line so that lanes take turns.
+local function show(lane, member, verb)
+  local id = string.match(member, '[^\31]*$')
+  local h = read({ id })[1]
+  if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then return forget_waiter(member) end
+  h.tail = true
+  move(verb, id, h, 'ready')
+  h.tail = nil
+end
+
+-- fill(lane, verb): shows its next waiters; a rate opens again later.
+local function fill(lane, verb)
   for queue, row in pairs(lane.lines) do
-    local more = wanting(lane, row)
-    if more > 0 then
-      local ids = waiters(lane, queue, more)
-      local headers = read(ids)
-      for i, id in ipairs(ids) do
-        local h = headers[i]
-        if h and h[STATE] == 'held' and lane_name(h[LANES][h[HOME]]) == lane.name then
-          h.tail = true
-          move(nil, id, h, 'ready')
-          h.tail = nil
-        end
-      end
+    local members, tokens = next_of(lane, queue, SHOWN)
+    while #members > 0 do
+      for _, member in ipairs(members) do show(lane, member, verb) end
+      members, tokens = next_of(lane, queue, SHOWN)   -- again, should one of them have been no waiter
     end
-    if lane.rate and row.waiting > 0 and #row.shown == 0 and lane.use < lane.limit then
-      local at = now + math.max(math.ceil((1 - lane.tokens) / lane.rate), 5)
-      enter(openings, at, lane.name)
-      alarm(openings, at)
+    if tokens and row.waiting > 0 then
+      opens(lane, now + math.max(math.ceil((price(lane, tokens) - lane.tokens) / lane.rate), 5))
     end
   end
 end

@@ -15,7 +15,10 @@ local function listed(_, ...) return { ... } end
 local function checked(h)
   local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[EXPIRES] + h[KEEP] + h[SIZE] + h[FAILURES] + h[CRASHES]
     + h[STARTED] + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[LANES] + #h[BATCH] + #h[CLAIM] + h[HOME] + h[TURN]
+    + h[ARRIVAL]
   if type(h[STATE]) ~= 'string' or type(h[QUEUE]) ~= 'string' or type(h[TASK]) ~= 'string' then error('no text') end
+  if h[TURN] > #h[LANES] then error('no such lane') end
+  if (h[STATE] == 'held' or (h[STATE] == 'ready' and #h[LANES] > 0)) and not h[LANES][h[HOME]] then error('no home') end
   return h
 end
 
@@ -73,25 +76,27 @@ local function line(id, h)
   return lines[id] or h[QUEUE] .. SEP .. string.format('%02d%014d', h[PRIORITY], h[SEQ]) .. SEP .. id
 end
 
-local kinds = {}   -- lane → ordered, hold or nothing, as read from its jobs
-
--- lane_name(spec) → the name of the lane that a job asks for, and the rest: limit, rate, burst, kind, cost.
-local lane_names = {}
+-- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost.
+local lane_names, lane_kinds = {}, {}
 local function lane_name(spec)
   local name = lane_names[spec]
   if not name then
     name = string.match(spec, '^[^\31]*')
-    lane_names[spec], kinds[name] = name, string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
+    lane_names[spec], lane_kinds[spec] = name, string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
   end
   return name
 end
 
--- waiting_line(id, h) → the member of `held` that stands for this job: lane, queue, priority (none in an ordered lane) and
--- sequence, id.
+-- is_ordered(spec) → does this job say that the lane keeps the order?
+local function is_ordered(spec) return lane_name(spec) and lane_kinds[spec] end
+
+-- waiting_line(id, h) → the member of `held` that stands for this job: lane, queue, priority and arrival, id. Whose turn it is
+-- comes first; otherwise in an ordered lane priorities do not matter.
+local FIRST = string.rep('0', 16)
 local function waiting_line(id, h)
-  local name = lane_name(h[LANES][h[HOME]])
-  local rank = string.format('%02d%014d', kinds[name] and 0 or h[PRIORITY], h[SEQ])
-  return name .. SEP .. h[QUEUE] .. SEP .. rank .. SEP .. id
+  local spec, rank = h[LANES][h[HOME]], FIRST
+  if h[HOME] ~= h[TURN] then rank = string.format('%02d%014d', is_ordered(spec) and 0 or h[PRIORITY], h[ARRIVAL]) end
+  return lane_name(spec) .. SEP .. h[QUEUE] .. SEP .. rank .. SEP .. id
 end
 
 -- place(id, h) → key, score and member of the index that holds a job in this state.

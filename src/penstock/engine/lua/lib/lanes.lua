@@ -6,7 +6,7 @@
 local SHOWN = 8     -- candidates that one lane shows of one queue at once, so that lanes take turns
 local known_lanes = {}    -- name → lane, as read and as it will be stored
 local refills = {}  -- names of lanes whose next waiters may be shown; also by name
-local departed = {}     -- id → true of those that left `held` in this script: they are still found there
+local departed = {}     -- member → true of those that left `held` in this script: they are still found there
 local away = 0      -- how many these are
 local parked = {}   -- lane SEP queue SEP → member → true, of those that this script put into `held`
 
@@ -15,18 +15,27 @@ local function unpacked(raw)
   return fine and type(found) == 'table' and found or {}
 end
 
--- lane_from(name, raw, by_hand) → a lane from what is stored of it: { in use, tokens, as of, declared, differs, then per queue: name,
--- how many wait, worst priority shown, ids that are shown }; and what was set by hand: { limit or -1, 1 if paused }.
-local function lane_from(name, raw, by_hand)
-  local found, fixed, lines_of = unpacked(raw), unpacked(by_hand), {}
+-- rows_of(found) → per queue: how many wait, the worst priority shown, the ids that are shown.
+local function rows_of(found)
+  local rows = {}
   for i = 6, #found, 4 do
     local shown = {}
     for id in string.gmatch(found[i + 3], '[^\31]+') do shown[#shown + 1] = id end
-    lines_of[found[i]] = { waiting = found[i + 1], worst = found[i + 2], shown = shown }
+    rows[found[i]] = { waiting = found[i + 1] + 0, worst = found[i + 2] + 0, shown = shown }
   end
+  local _ = #found > 0 and found[1] + found[2] + found[3] + #found[4] + #found[5]
+  return rows
+end
+
+-- lane_from(name, raw, by_hand) → a lane from what is stored of it: { in use, tokens, as of, declared, differs, then per queue: name,
+-- how many wait, worst priority shown, ids that are shown }; and what was set by hand: { limit or -1, 1 if paused }.
+local function lane_from(name, raw, by_hand)
+  local found, fixed = unpacked(raw), unpacked(by_hand)
+  local fine, rows = pcall(rows_of, found)
+  if not fine then found, rows = {}, {} end   -- somebody else wrote it; reconcile counts again
   return {
     name = name, stored = raw, use = found[1] or 0, tokens = found[2], at = found[3] or now, declared = found[4] or '',
-    differs = found[5] or '', lines = lines_of, limit = math.huge, set = fixed[1] or -1, paused = fixed[2] == 1,
+    differs = found[5] or '', lines = rows, limit = math.huge, set = tonumber(fixed[1]) or -1, paused = fixed[2] == 1,
   }
 end
 
@@ -40,6 +49,14 @@ local function line_of(lane, queue)
   return found
 end
 
+-- refill(lane): at the end of the script its next waiters are shown, if it has room.
+local function refill(lane)
+  if not refills[lane.name] then
+    refills[lane.name] = true
+    refills[#refills + 1] = lane.name
+  end
+end
+
 -- declare(lane, rest): what a job says of a lane: limit, rate per ms, burst, kind, cost. The latest word counts; one that
 -- differs is kept for people to see.
 local function declare(lane, rest)
@@ -50,14 +67,18 @@ local function declare(lane, rest)
   else
     local limit, rate, burst, kind = string.match(rest, '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)')
     local word = limit .. SEP .. rate .. SEP .. burst .. SEP .. kind
-    if lane.declared ~= '' and lane.declared ~= word then lane.differs = lane.declared end
+    if lane.declared ~= '' and lane.declared ~= word then
+      lane.differs = lane.declared
+      refill(lane)   -- it may allow more than before
+    end
     lane.declared = word
-    lane.limit, lane.rate, lane.burst, lane.kind = tonumber(limit) or math.huge, tonumber(rate), tonumber(burst) or 1, kind
+    lane.limit, lane.rate, lane.burst = tonumber(limit) or math.huge, tonumber(rate), tonumber(burst) or 1
+    lane.kind = kind ~= '' and kind or nil
   end
   if lane.set >= 0 then lane.limit = lane.set end
+  if lane.kind then lane.limit = math.min(lane.limit, 1) end
   if lane.paused then lane.limit = 0 end
   if lane.rate then
-    if not lane.stored and not lane.tokens then lane.tokens = lane.burst end
     lane.tokens = math.min(lane.burst, (lane.tokens or lane.burst) + math.max(now - lane.at, 0) * lane.rate)
     lane.at = now
   end
@@ -102,36 +123,46 @@ local function lane_named(name)
   return lane
 end
 
+-- cost_of(spec) → how many tokens of the lane's rate a start takes.
 local function cost_of(spec) return tonumber(string.match(spec, '\31([^\31]*)$')) or 1 end
 
--- refill(lane): at the end of the script its next waiters are shown, if it has room.
-local function refill(lane)
-  if not refills[lane.name] then
-    refills[lane.name] = true
-    refills[#refills + 1] = lane.name
-  end
-end
+-- price(lane, cost) → how many tokens there must be for it. One start may cost more than the burst: then a full burst is
+-- enough, and the rest is paid afterwards.
+local function price(lane, cost) return math.min(cost, lane.burst) - 0.000001 end
 
--- room(lane, cost) → how many more may start now.
-local function room(lane, cost)
-  local slots = lane.limit - lane.use
-  if lane.rate then slots = math.min(slots, math.floor(lane.tokens / math.min(cost, lane.burst) + 0.000001)) end
-  return slots
-end
-
--- obstacle(h) → the first of its lanes that has no room for this job, or nothing. Its own slots, if it runs, count as free.
-local function obstacle(h)
-  local own = h[STATE] == 'running' and 1 or 0
+-- turn_lane(h) → the lane whose turn this job keeps also while it does not run: the ordered one; of several the first by
+-- name, so that no two jobs ever wait for each other's turns.
+local function turn_lane(h)
+  local found
   for i, spec in ipairs(h[LANES]) do
-    local lane = lane_of(spec)
-    if i ~= h[TURN] and room(lane, cost_of(spec)) + own < 1 then return i end
+    if is_ordered(spec) and (not found or lane_name(spec) < lane_name(h[LANES][found])) then found = i end
+  end
+  return found
+end
+
+-- blocks(h, i) → has this lane of the job no room for it? A slot that it holds already counts as free.
+local function blocks(h, i)
+  local spec = h[LANES][i]
+  local lane = lane_of(spec)
+  local own = (h[STATE] == 'running' or i == h[TURN]) and 1 or 0
+  return lane.limit - lane.use + own < 1 or (lane.rate and lane.tokens < price(lane, cost_of(spec)))
+end
+
+-- obstacle(h) → the first of its lanes that has no room for this job, or nothing. The ordered one is asked first: a job waits
+-- for another lane only when it is its turn.
+local function obstacle(h)
+  local first = turn_lane(h)
+  if first and blocks(h, first) then return first end
+  for i in ipairs(h[LANES]) do
+    if i ~= first and blocks(h, i) then return i end
   end
 end
 
--- keeps(lane, state) → does a job keep its turn in this lane when it goes to this state?
-local function keeps(lane, state)
-  if not lane.kind or lane.kind == '' then return false end
-  return state == 'ready' or state == 'held' or state == 'scheduled' or (state == 'dead' and lane.kind == 'hold')
+-- keeps(h, i, state) → does the job keep the turn in this lane when it goes to this state?
+local function keeps(h, i, state)
+  if i ~= turn_lane(h) then return false end
+  return state == 'ready' or state == 'held' or state == 'scheduled'
+    or (state == 'dead' and lane_kinds[h[LANES][i]] == 'hold')
 end
 
 local function occupy(lane, id)
@@ -145,25 +176,42 @@ local function vacate(lane, id)
   refill(lane)
 end
 
--- take_turn(id, h): a job that waits for another lane keeps its place in the ordered one, if it is free.
-local function take_turn(id, h)
-  for i, spec in ipairs(h[LANES]) do
-    local lane = lane_of(spec)
-    if lane.kind and lane.kind ~= '' and h[TURN] == 0 and lane.use < lane.limit then
-      h[TURN] = i
-      occupy(lane, id)
-    end
-  end
+-- wait_under(h, at): it will wait in this lane; if it is another than the ordered one, it takes the turn there.
+local function wait_under(h, at)
+  local first = turn_lane(h)
+  h.home = at
+  if first and first ~= at and h[TURN] == 0 and h[STATE] ~= 'running' then h.turn = first end
 end
 
--- leave_lanes(id, h, state): what a job gives up when it leaves its state for this one.
-local function leave_lanes(id, h, state)
+-- claim_turn(id, h): it takes that turn.
+local function claim_turn(id, h)
+  h[TURN], h.turn = h.turn, nil
+  occupy(lane_of(h[LANES][h[TURN]]), id)
+end
+
+-- left_held(member): it is no more to be found there.
+local function left_held(member)
+  local name, queue = string.match(member, '^([^\31]*)\31([^\31]*)')
+  local row, group = line_of(lane_named(name), queue), parked[name .. SEP .. queue .. SEP]
+  row.waiting, away = row.waiting - 1, away + 1
+  departed[member] = true
+  if group then group[member] = nil end
+end
+
+-- forget_waiter(member): something in `held` that is not a waiting job.
+local function forget_waiter(member)
+  withdraw(held, member)
+  left_held(member)
+end
+
+-- leave_lanes(id, h, state, member): what a job gives up when it leaves its state, where it is this member, for that one.
+local function leave_lanes(id, h, state, member)
   local old = h[STATE]
   if old == 'ready' or old == 'held' then
     local home = lane_of(h[LANES][h[HOME]])
     local row = line_of(home, h[QUEUE])
     if old == 'held' then
-      row.waiting, departed[id], away = row.waiting - 1, true, away + 1
+      left_held(member)
     else
       for i, one in ipairs(row.shown) do
         if one == id then table.remove(row.shown, i) break end
@@ -174,16 +222,12 @@ local function leave_lanes(id, h, state)
   elseif old == 'running' then
     h[TURN] = 0
     for i, spec in ipairs(h[LANES]) do
-      local lane = lane_of(spec)
-      if keeps(lane, state) then h[TURN] = i else vacate(lane, id) end
+      if keeps(h, i, state) then h[TURN] = i else vacate(lane_of(spec), id) end
     end
   end
-  if old ~= 'running' and state ~= 'running' and h[TURN] > 0 then
-    local lane = lane_of(h[LANES][h[TURN]])
-    if not keeps(lane, state) then
-      vacate(lane, id)
-      h[TURN] = 0
-    end
+  if old ~= 'running' and state ~= 'running' and h[TURN] > 0 and not keeps(h, h[TURN], state) then
+    vacate(lane_of(h[LANES][h[TURN]]), id)
+    h[TURN] = 0
   end
 end
 
@@ -197,7 +241,7 @@ local function enter_lanes(id, h, state, member)
       row.worst = math.max(row.worst, h[PRIORITY])
     else
       local group = home.name .. SEP .. h[QUEUE] .. SEP
-      row.waiting, departed[id] = row.waiting + 1, nil
+      row.waiting, departed[member] = row.waiting + 1, nil
       parked[group] = parked[group] or {}
       parked[group][member] = true
       refill(home)
@@ -206,46 +250,83 @@ local function enter_lanes(id, h, state, member)
     for i, spec in ipairs(h[LANES]) do
       local lane = lane_of(spec)
       if i ~= h[TURN] then occupy(lane, id) end
-      if lane.rate then lane.tokens = lane.tokens - math.min(cost_of(spec), lane.burst) end
+      if lane.rate then lane.tokens = lane.tokens - cost_of(spec) end
     end
   end
 end
 
--- wanting(lane, row) → how many more of the waiters of this queue should be shown.
-local function wanting(lane, row)
-  if row.waiting <= 0 then return 0 end
-  return math.min(SHOWN, room(lane, 1), #row.shown + row.waiting) - #row.shown
-end
-
--- waiters(lane, queue, n) → the ids of the first n that wait in this lane.
+-- waiters(lane, queue, n) → the members of the first n that wait in this lane.
 local function waiters(lane, queue, n)
   local group = lane.name .. SEP .. queue
   local members = call('ZRANGE', held, '[' .. group .. SEP, '(' .. group .. AFTER, 'BYLEX', 'LIMIT', 0, n + away)
+  local all, found, last = #members < n + away, {}, nil
   if parked[group .. SEP] then
     for member in pairs(parked[group .. SEP]) do members[#members + 1] = member end
     table.sort(members)
   end
-  local ids, last = {}, nil
   for _, member in ipairs(members) do
-    local id = string.match(member, '[^\31]*$')
-    if member ~= last and not departed[id] and #ids < n then ids[#ids + 1] = id end
+    if member ~= last and not departed[member] then found[#found + 1] = member end
     last = member
   end
-  return ids
+  if all then line_of(lane, queue).waiting = #found end   -- should it ever have been miscounted
+  for i = n + 1, #found do found[i] = nil end
+  return found
 end
 
--- packed_lane(lane) → what is stored of it; nothing of a lane that nobody uses or waits for.
+-- room(lane, row) → how many candidates it may show of one queue. In an ordered lane that is taken it is one, if the turn is
+-- that of a job which waits there itself; the second value says so.
+local function room(lane, row)
+  local slots, turn_only = lane.limit - lane.use, false
+  if lane.kind and slots == 0 and lane.use > 0 and #row.shown == 0 then slots, turn_only = 1, true end
+  return math.min(SHOWN, slots), turn_only
+end
+
+-- tokens_for(lane) → how many starts its rate allows now, if each costs one.
+local function tokens_for(lane)
+  return lane.rate and math.floor(lane.tokens / math.min(1, lane.burst) + 0.000001) or SHOWN
+end
+
+-- next_of(lane, queue, most) → the members of those of its waiters that could start now, and how many tokens must come
+-- together for the next one, if that is what it waits for.
+local function next_of(lane, queue, most)
+  local row, chosen = line_of(lane, queue), {}
+  local slots, turn_only = room(lane, row)
+  if row.waiting <= 0 or slots <= #row.shown then return chosen end
+  local n = math.min(slots, tokens_for(lane)) - #row.shown
+  if n <= 0 then return chosen, #row.shown == 0 and 1 or nil end
+  for _, member in ipairs(waiters(lane, queue, math.min(n, most))) do
+    if turn_only and not string.find(member, SEP .. FIRST .. SEP, 1, true) then return {} end
+    local h = lane.rate and read({ string.match(member, '[^\31]*$') })[1]
+    local cost = h and h[STATE] == 'held' and cost_of(h[LANES][h[HOME]]) or 1
+    if lane.rate and lane.tokens < price(lane, cost) then return chosen, #row.shown + #chosen == 0 and cost or nil end
+    chosen[#chosen + 1] = member
+  end
+  return chosen
+end
+
+-- opens(lane, at): it is looked at again then.
+local function opens(lane, at)
+  lane.opening = math.min(lane.opening or at, at)
+  enter(openings, lane.opening, lane.name)
+  alarm(openings, lane.opening)
+end
+
+-- packed_lane(lane) → what is stored of it; nothing of a lane that nobody uses or waits for. One whose rate is not full again
+-- is forgotten when it is.
 local function packed_lane(lane)
-  local idle_lane = lane.use == 0 and not (lane.rate and lane.tokens < lane.burst)
-  local found = { lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs }
+  local busy, found = lane.use ~= 0, { lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs }
   for queue, row in pairs(lane.lines) do
     if row.waiting > 0 or #row.shown > 0 then
       local n = #found
       found[n + 1], found[n + 2], found[n + 3], found[n + 4] = queue, row.waiting, row.worst, table.concat(row.shown, SEP)
-      idle_lane = false
+      busy = true
     end
   end
-  return not idle_lane and cmsgpack.pack(found) or nil
+  if not busy and lane.rate and lane.tokens < lane.burst then
+    busy = true
+    opens(lane, now + math.ceil((lane.burst - lane.tokens) / lane.rate))
+  end
+  return busy and cmsgpack.pack(found) or nil
 end
 
 -- save_lanes(): stores what changed.
@@ -255,9 +336,6 @@ local function save_lanes()
       local packed = packed_lane(lane)
       if packed and packed ~= lane.stored then set(lanes, name, packed) end
       if not packed and lane.stored then erase(lanes, name) end
-      if packed and lane.use == 0 and lane.rate and not next(lane.lines) then
-        enter(openings, now + math.ceil((lane.burst - lane.tokens) / lane.rate), name)   -- to be forgotten
-      end
     end
   end
 end

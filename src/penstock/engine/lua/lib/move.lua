@@ -8,7 +8,6 @@ local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
 local ceased = {}        -- queue → how many no longer run, which matters where it has a limit
 local ended = {}         -- ids of jobs that finished
-local alarms = {}        -- `scheduled` or `timers` → the earliest time added to it
 local sequence           -- the last place in line that was given out
 local prefix = string.sub(meta, 1, -5)
 
@@ -50,14 +49,11 @@ local function digits(n)
   return text
 end
 
-local function alarm(key, at)
-  if not alarms[key] or at < alarms[key] then alarms[key] = at end
-end
-
--- tail(id, h): gives a job that enters `ready` the last place in its line.
-local function tail(id, h)
+-- tail(id, h, shown): gives a job that enters `ready` the last place in its line. One that a lane shows arrived before.
+local function tail(id, h, shown)
   sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
   h[SEQ] = sequence
+  if not shown then h[ARRIVAL] = sequence end
   lines[id] = nil
 end
 
@@ -89,10 +85,10 @@ local function move(verb, id, h, state, text, packed)
     counted = {}
     deltas[queue] = counted
   end
-  if laned then leave_lanes(id, h, state) end
   if old ~= '' then
     local key, _, member = place(id, h)
     if laned then withdraw(key, member) else put(3, 'ZREM', key, member) end
+    if laned then leave_lanes(id, h, state, member) end
     counted[old] = (counted[old] or 0) - 1
     if old == 'running' then
       ceased[queue] = (ceased[queue] or 0) + 1
@@ -103,7 +99,8 @@ local function move(verb, id, h, state, text, packed)
   end
   h[STATE], h[SINCE] = state, now
   if h.home then h[HOME], h.home = h.home, nil end   -- the lane that it will wait under
-  if h.tail then tail(id, h) end
+  if h.turn then claim_turn(id, h) end
+  if h.tail then tail(id, h, true) end
   local key, score, member = place(id, h)
   if laned then
     enter(key, digits(score), member)

@@ -35,6 +35,12 @@ local function withdraw(key, member)
   entries[key][member] = false
 end
 
+-- alarm(key, at): something is due then; whoever keeps the time is told if it is the next.
+local alarms = {}   -- `scheduled`, `timers` or `openings` → the earliest time added to it
+local function alarm(key, at)
+  if not alarms[key] or at < alarms[key] then alarms[key] = at end
+end
+
 -- save(id, h, packed) → the stored form, which is the header's own unless it is given.
 local function save(id, h, packed)
   if packed then

@@ -1,0 +1,147 @@
+"""The audit's rules for lanes: what each of them says of itself is compared with what the headers say."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.engine.keys import SEPARATOR
+from penstock.job import WAITING, Header
+
+Found = tuple[str, str | bytes, str]  #: rule, subject, text
+
+
+class Spec(NamedTuple):
+    """What a job says of a lane that it asks for; of a lock that is its name alone."""
+
+    name: str
+    limit: str = "1"
+    rate: str = ""
+    burst: str = ""
+    kind: str = ""
+    cost: str = "1"
+
+
+class Row(NamedTuple):
+    """What a lane says of its jobs of one queue."""
+
+    waiting: int
+    worst: int
+    shown: frozenset[str]
+
+
+class Lane(NamedTuple):
+    """What is stored of a lane."""
+
+    use: int
+    tokens: float
+    declared: Spec
+    differs: str
+    rows: dict[str, Row]
+
+
+def specs_of(header: Header) -> list[Spec]:
+    return [Spec(*spec.split(SEPARATOR)) for spec in header.lanes]
+
+
+def waiting_place(header: Header) -> tuple[str, str, str]:
+    """Lane, queue and rank of a job that is held: whose turn it is comes first, an ordered lane knows no priorities."""
+    spec = specs_of(header)[header.home - 1]
+    if header.home == header.turn:
+        return spec.name, header.queue, "0" * 16
+    return spec.name, header.queue, f"{0 if spec.kind else header.priority:02d}{header.arrival:014d}"
+
+
+def holds(header: Header, place: int) -> bool:
+    """Whether a job has a slot of its lane at this place, counted from 1."""
+    return header.state == "running" or (header.turn == place and header.state in {*WAITING, "dead"})
+
+
+class LaneCounts:
+    """What the headers say of all lanes."""
+
+    def __init__(self) -> None:
+        self._holders: set[bytes] = set()
+        self._use: Counter[str] = Counter()
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)  #: id → priority
+        self._queues: defaultdict[str, set[str]] = defaultdict(set)
+        self._own_turn: set[tuple[str, str]] = set()  #: the job whose turn it is waits in the ordered lane itself
+
+    def add(self, job_id: str, header: Header) -> None:
+        for place, spec in enumerate(specs_of(header), 1):
+            if holds(header, place):
+                self._use[spec.name] += 1
+                self._holders.add(f"{spec.name}{SEPARATOR}{job_id}".encode())
+            if header.home == place and header.state in {"held", "ready"}:
+                self._queues[spec.name].add(header.queue)
+            if header.home == place and header.state == "held":
+                self._waiting[spec.name, header.queue] += 1
+                if header.turn == place:
+                    self._own_turn.add((spec.name, header.queue))
+            if header.home == place and header.state == "ready":
+                self._shown[spec.name, header.queue][job_id] = header.priority
+
+    def check(
+        self, stored: dict[bytes, bytes], limits: dict[bytes, bytes], holders: set[bytes], openings: set[bytes]
+    ) -> Iterator[Found]:
+        yield from (("holders", member, "has no job that holds it") for member in holders - self._holders)
+        yield from (("holders", member, "is missing") for member in self._holders - holders)
+        named = self._use.keys() | self._queues.keys()
+        yield from (("lanes", name, "is in use, but not known") for name in named if name.encode() not in stored)
+        for name, raw in stored.items():
+            try:
+                lane = _lane(name.decode(), raw)
+            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, AttributeError) as error:
+                yield "lanes", name, f"cannot be read: {error}"
+            else:
+                yield from self._check_lane(name.decode(), lane)
+                yield from _check_idle(name, lane, idle=name.decode() not in named, opening=name in openings)
+                yield from self._check_open(name.decode(), lane, limits.get(name), opening=name in openings)
+        yield from (("openings", name, "is no lane that is in use") for name in openings - stored.keys())
+
+    def _check_lane(self, name: str, lane: Lane) -> Iterator[Found]:
+        if lane.use != self._use[name]:
+            yield "lanes", name, f"says {lane.use} in use, counted {self._use[name]}"
+        for queue in self._queues.get(name, set()) | lane.rows.keys():
+            row, shown = lane.rows.get(queue, Row(0, 0, frozenset())), self._shown.get((name, queue), {})
+            if row.waiting != self._waiting[name, queue]:
+                counted = self._waiting[name, queue]
+                yield "lanes", name, f"says {row.waiting} of {queue!r} wait, counted {counted}"
+            if row.shown != shown.keys():
+                yield "lanes", name, f"says {sorted(row.shown)} of {queue!r} are shown, found {sorted(shown)}"
+            if row.worst < max(shown.values(), default=0):
+                yield "lanes", name, f"says that no priority of {queue!r} above {row.worst} is shown"
+
+    def _check_open(self, name: str, lane: Lane, by_hand: bytes | None, *, opening: bool) -> Iterator[Found]:
+        """A lane with room shows a job of each queue that waits in it, or is looked at again at a set time."""
+        limit = _limit(lane.declared, by_hand)
+        if name.startswith("lock:") and by_hand is None and lane.use > 1:
+            yield "lanes", name, f"is a lock with {lane.use} holders"
+        for queue, row in lane.rows.items():
+            own = (name, queue) in self._own_turn
+            if row.waiting and not row.shown and lane.use - own < limit and not opening:
+                yield "lanes", name, f"has room, but none of {row.waiting} jobs of {queue!r} is shown"
+
+
+def _check_idle(name: bytes, lane: Lane, *, idle: bool, opening: bool) -> Iterator[Found]:
+    if idle and not (lane.declared.rate and opening):
+        yield "lanes", name, "is kept, but nobody uses it or waits for it"
+
+
+def _lane(name: str, raw: bytes) -> Lane:
+    use, tokens, _, declared, differs, *rest = msgspec.msgpack.decode(raw)
+    spec = Spec(name, *declared.split(SEPARATOR)) if declared else Spec(name)
+    queues: list[tuple[Any, ...]] = list(zip(*(rest[i::4] for i in range(4)), strict=True))
+    rows = {
+        queue: Row(waiting, worst, frozenset(filter(None, ids.split(SEPARATOR))))
+        for queue, waiting, worst, ids in queues
+    }
+    return Lane(use, tokens, spec, differs, rows)
+
+
+def _limit(declared: Spec, by_hand: bytes | None) -> float:
+    limit, paused = msgspec.msgpack.decode(by_hand) if by_hand else (-1, 0)
+    allowed = limit if limit >= 0 else float(declared.limit or "inf")
+    return 0 if paused else min(allowed, 1) if declared.kind else allowed
