@@ -16,7 +16,7 @@ _COLUMNS = ("lane", "kind", "in_use", "limit", "waiting", "paused", "rate", "con
 
 @click.group
 def lane() -> None:
-    """List lanes and locks, look into one, change what it allows."""
+    """List lanes and locks, change what they allow."""
 
 
 _name = click.argument("name")
