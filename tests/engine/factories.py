@@ -143,7 +143,7 @@ RATED = lane("slow", rate="0.001", burst="1")
 
 
 async def populate_lanes(engine: Engine) -> TestWorker:
-    """A job in every situation that lanes bring, named after it; those that run are held by the worker that is given."""
+    """A job in every situation that lanes bring, named after it; those that run have the worker that is given."""
     worker = await TestWorker(engine, "driver").register()
     await enqueue(
         engine,

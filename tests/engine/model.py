@@ -434,7 +434,7 @@ class Model:
             self._move(verb, job_id, "scheduled", note, due=due, **changes)
         else:
             self.seq += 1
-            self._move(verb, job_id, "ready", note, due=due, seq=self.seq, **changes)
+            self._move(verb, job_id, "ready", note, due=due, seq=self.seq, arrival=self.seq, **changes)
 
     def _give_back(self, verb: str, job_id: str, note: str = "") -> None:
         """To the place in line that it had; no attempt is used."""

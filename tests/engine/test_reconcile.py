@@ -22,6 +22,7 @@ from tests.engine.factories import (
     header_of,
     new_job,
     populate,
+    populate_lanes,
     raw,
     spoil,
     states,
@@ -51,6 +52,39 @@ async def test_a_lost_key_is_rebuilt_and_no_job_is_lost(engine: Engine, name: st
     assert await audit(engine) == []
     assert await states(engine) == before
     assert await reconcile(engine) == 0
+
+
+@pytest.mark.parametrize("name", REBUILT)
+async def test_a_lost_key_is_rebuilt_for_lanes_and_no_slot_is_lost_or_taken_twice(engine: Engine, name: str) -> None:
+    await populate_lanes(engine)
+    before = await states(engine)
+    await (await raw(engine)).delete(engine.keys(name))
+    assert await audit(engine) != []
+    await reconcile(engine)
+    assert await audit(engine) == []
+    # What a rate had left cannot be rebuilt, so a job may be shown early.
+    allowed = {"wants-rate": "ready"} if name == "lanes" else {}
+    assert await states(engine) == before | allowed
+    assert await reconcile(engine) == 0
+
+
+async def test_nothing_is_mended_where_nothing_is_wrong_with_lanes(engine: Engine) -> None:
+    await populate_lanes(engine)
+    assert await reconcile(engine) == 0
+    before = await dump(engine)
+    assert await reconcile(engine) == 0
+    assert await dump(engine) == before
+
+
+async def test_lanes_that_were_lost_altogether_work_as_before(engine: Engine, clock: Clock) -> None:
+    worker = await populate_lanes(engine)
+    lost = ("ready", "held", "holders", "lanes", "openings", "leases", "timers", "counts")
+    await (await raw(engine)).delete(*map(engine.keys, lost))
+    await reconcile(engine)
+    assert await audit(engine) == []
+    assert await engine.complete(worker.name, [("locked", 1, b""), ("first", 1, b"")]) == ["ok", "ok"]
+    started = {lease.id for lease in await worker.lease(99)}
+    assert started == {"wants-lock", "wants-rate", "few-0"}
 
 
 @pytest.mark.parametrize("name", ["workers", "nodes"])
@@ -130,6 +164,10 @@ STRAYS: dict[str, Any] = {
     "waiting": {"ghost": "client\x1f", "done": "client\x1f"},
     "nodes": {"ghost": b"\x94\xa2{}\x90\x01\x01"},
     "calls": {"ghost": "7"},
+    "held": {"lock:t\x1fdefault\x1f" + "0" * 16 + "\x1fghost": 0, "lock:t\x1fdefault\x1f50\x1fready": 0, "foreign": 0},
+    "holders": {"lock:t\x1fghost": 0, "lock:t\x1fready": 0, "foreign": 0},
+    "lanes": {"lock:ghost": b"\x95\x01\x00\x00\xa0\xa0", "lane:text": b"garbage", "lane:map": b"\x80"},
+    "openings": {"lane:ghost": 1, "foreign": 2},
 }
 
 

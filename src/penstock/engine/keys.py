@@ -17,10 +17,9 @@ KINDS: Final[dict[str, str]] = {
     "results": "hash",  # id → opaque bytes
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
     "ready": "zset",  # lexical: queue, priority and sequence, id
-    "held": "zset",  # lexical: lane, queue, priority and arrival, id of a job that waits for this lane
+    "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
     "holders": "zset",  # lexical: lane, id of a job that has a slot of it
-    # lane in use → msgpack [in use, tokens, as of, declared, differs, per queue: name, waiting, worst shown, ids shown]
-    "lanes": "hash",
+    "lanes": "hash",  # lane in use → msgpack: see lane_from in lib/lanes.lua
     "limits": "hash",  # lane → msgpack [limit or -1, 1 if paused]: what was set by hand
     "openings": "zset",  # due ms: lane that waits for its rate
     "scheduled": "zset",  # due ms: id

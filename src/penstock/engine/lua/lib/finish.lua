@@ -30,7 +30,11 @@ local function place_in_line(h)
   local first, blocked = turn_lane(h), obstacle(h)
   local has_turn = h[STATE] == 'running' or h[TURN] > 0
   if first and not has_turn and blocked ~= first and lined(h, first) then return first, 'held' end
-  if blocked then return blocked, 'held' end
+  if blocked then
+    local lane = lane_of(h[LANES][blocked])
+    steps_back(lane, line_of(lane, h[QUEUE]), h)   -- so that this one is the next
+    return blocked, 'held'
+  end
   for i, spec in ipairs(h[LANES]) do
     if not (i == first and has_turn) and lined(h, i) then
       local lane = lane_of(spec)

@@ -1,0 +1,383 @@
+"""Lanes under random calls, on virtual time. A simple model looks at all jobs: was each that was started allowed to?
+
+What the lanes say of themselves is checked by the audit after each step. At the end every obstacle is taken away, and
+everything drains: no wake-up was lost, and of idle lanes nothing is left.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from penstock.engine.audit import audit
+from penstock.engine.audit_lanes import Spec, holds, specs_of
+from penstock.engine.engine import Retention
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.mend import reconcile
+from penstock.job import Header, read_header
+from tests.conftest import Clock, namespace, open_engine
+from tests.engine.factories import lane, new_job
+from tests.servers import Server
+
+START = Clock().now
+LIFE = 10**9
+IDS = tuple(f"job{n}" for n in range(16))
+QUEUES = ("a", "b")
+WORKERS = (("*",), ("b", "a"), ("a",))
+LANES = (
+    "lock:x",
+    "lock:y",
+    lane("two", 2),
+    lane("line", 1, kind="ordered"),
+    lane("row", 1, kind="ordered"),
+    lane("stop", 1, kind="hold"),
+    lane("rate", rate="0.002", burst="2"),
+    lane("rate", rate="0.002", burst="2", cost=3),
+    lane("paced", 1, rate="0.001", burst="1", kind="ordered"),
+)
+NAMES = tuple(sorted({spec.split(SEPARATOR)[0] for spec in LANES}))
+LINED = ("ready", "held")
+UNFINISHED = ("scheduled", "held", "ready", "running")
+SETTLES = ("complete", "retry", "bury", "release", "snooze")
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class World:
+    """The engine, on one connection for all runs; and how often each thing was seen in them."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = Clock()
+        self.engine = open_engine(url, namespace(), self.clock)
+        self.client = self.engine.link.endpoint.client_sync()
+        self.seen: Counter[str] = Counter()
+        self._runner = asyncio.Runner()
+
+    def begin(self) -> None:
+        self.client.delete(*self.engine.all_keys())
+        self.clock.now = START
+        self.engine.init().sync()
+        for n, queues in enumerate(WORKERS):
+            self.engine.register(f"w{n}", LIFE, "{}", queues).sync()
+
+    def audit(self) -> Any:
+        return self._runner.run(audit(self.engine))
+
+    def reconcile(self) -> int:
+        return self._runner.run(reconcile(self.engine))
+
+    def close(self) -> None:
+        self.client.delete(*self.engine.all_keys())
+        self._runner.run(self.engine.link.endpoint.aclose())
+        self._runner.close()
+
+    def jobs(self) -> dict[str, Header]:
+        found: Any = self.client.hgetall(self.engine.keys("jobs"))
+        headers = {name.decode(): read_header(raw) for name, raw in found.items() if name}
+        return {job_id: header for job_id, header in headers.items() if not header.compact}
+
+    def left_over(self) -> dict[str, Any]:
+        """What is stored of lanes besides the sentinels and what was set by hand."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hkeys(self.engine.keys("lanes"))
+        for name in ("held", "holders", "openings"):
+            pipe.zrange(self.engine.keys(name), 0, -1)
+        parts = zip(("lanes", "held", "holders", "openings"), pipe.execute(), strict=True)
+        return {name: rows for name, found in parts if (rows := [row for row in found if row])}
+
+
+class Rules:
+    """What lanes allow, worked out from all jobs."""
+
+    def __init__(self) -> None:
+        self.by_hand: dict[str, int] = {}
+        self.paused: set[str] = set()
+        self.starts: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  #: of a rate: when, at which cost
+
+    def limit(self, spec: Spec) -> float:
+        limit = self.by_hand.get(spec.name, float(spec.limit or "inf"))
+        return 0 if spec.name in self.paused else min(limit, 1) if spec.kind else limit
+
+    def check_start(self, job_id: str, jobs: dict[str, Header], now: int) -> None:
+        """This job, which waits by these headers, has just been started."""
+        header = jobs[job_id]
+        for place, spec in enumerate(specs_of(header), 1):
+            use = sum(_has(other, spec.name) for one, other in jobs.items() if one != job_id)
+            assert use < self.limit(spec), f"{job_id} was started in {spec.name}: {use} in use"
+            if spec.kind and header.turn != place and turn_place(header) == place:
+                self._check_order(job_id, spec, jobs)
+            if spec.rate:
+                self._check_rate(spec, now)
+        if len(header.lanes) == 1 and not specs_of(header)[0].kind:
+            self._check_priority(job_id, jobs)
+
+    def _check_order(self, job_id: str, spec: Spec, jobs: dict[str, Header]) -> None:
+        """In an ordered lane nobody of the same queue is passed over."""
+        header = jobs[job_id]
+        for one, other in jobs.items():
+            place = turn_place(other)
+            mine = place and specs_of(other)[place - 1].name == spec.name
+            if mine and other.state in LINED and other.queue == header.queue:
+                assert header.arrival <= other.arrival, f"{job_id} came before {one} in {spec.name}"
+
+    def _check_priority(self, job_id: str, jobs: dict[str, Header]) -> None:
+        header = jobs[job_id]
+        for one, other in jobs.items():
+            if other.lanes == header.lanes and other.queue == header.queue and other.state in LINED:
+                better = (header.priority, header.arrival) if header.state == "held" else (header.priority,)
+                assert better <= (other.priority, other.arrival), f"{job_id} was started before {one}"
+
+    def _check_rate(self, spec: Spec, now: int) -> None:
+        rate, burst, starts = float(spec.rate), float(spec.burst), self.starts[spec.name]
+        starts.append((now, int(spec.cost)))
+        spent = 0
+        for at, cost in reversed(starts):
+            spent += cost
+            # A start that costs more than the burst needs a full one, and what is over is owed: that of the last counts later.
+            owed = max(0, starts[-1][1] - burst)
+            assert spent <= rate * (now - at) + max(burst, cost) + owed + 0.001, f"{spec.name}: {starts}"
+
+
+def turn_place(header: Header) -> int:
+    """The place of the lane whose turn this job keeps, 0 without one: the first ordered one by name."""
+    found = [(spec.name, place) for place, spec in enumerate(specs_of(header), 1) if spec.kind]
+    return min(found)[1] if found else 0
+
+
+def _has(header: Header, name: str) -> bool:
+    """Whether this job has a slot of that lane."""
+    return any(spec.name == name and holds(header, place) for place, spec in enumerate(specs_of(header), 1))
+
+
+def one_of(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(values)
+
+
+numbers = st.integers(0, 15)
+some = st.lists(numbers, min_size=1, max_size=4)
+new_jobs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "job_id": one_of(*IDS),
+            "queue": one_of(*QUEUES),
+            "priority": one_of(50, 50, 10, 90),
+            "lanes": st.lists(one_of(*LANES), min_size=1, max_size=3),
+            "due": one_of(0, 0, 0, 0, 1_000),
+            "expires": one_of(0, 0, 0, 0, 5_000),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
+
+
+def step(often: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
+    """Something that may happen: how often, and what is drawn for it."""
+
+    def note(method: F) -> F:
+        STEPS.extend([st.tuples(st.just(method.__name__), st.fixed_dictionaries(arguments))] * often)
+        return method
+
+    return note
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        world.begin()
+        self.world, self.engine = world, world.engine
+        self.rules = Rules()
+        self.calls: Counter[str] = Counter()
+        self.incarnation = 0
+        self.names = [f"w{n}" for n in range(len(WORKERS))]
+        self.closed: set[str] = set()  #: paused queues
+
+    @invariant()
+    def everything_agrees(self) -> None:
+        assert self.world.audit() == []
+
+    def teardown(self) -> None:
+        if self.world.audit() == []:
+            self._drain()
+        self.world.seen.update(["run"])
+
+    # Jobs come and go
+
+    @initialize(jobs=new_jobs)
+    def open(self, jobs: list[dict[str, Any]]) -> None:
+        self.enqueue(jobs)
+
+    @step(8, jobs=new_jobs)
+    def enqueue(self, jobs: list[dict[str, Any]]) -> None:
+        self.engine.enqueue([new_job(**job) for job in jobs]).sync()
+
+    @step(12, who=numbers, want=one_of(1, 2, 5, 20))
+    def lease(self, who: int, want: int) -> list[str]:
+        slot = who % len(WORKERS)
+        worker, before = self.names[slot], self.world.jobs()
+        self.calls[worker] += 1
+        call = self.calls[worker]
+        leased = self.engine.lease(worker, call, queues=WORKERS[slot], want=want, answered=call - 1).sync()
+        assert leased.word == "ok"
+        for found in leased.leases:
+            assert before[found.id].queue not in self.closed
+            self.world.seen[f"from {before[found.id].state}"] += 1
+            self.rules.check_start(found.id, before, self.world.clock())
+            before[found.id] = found.header
+        after = self.world.jobs()
+        self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
+        return [found.id for found in leased.leases]
+
+    @step(10, verb=one_of(*SETTLES), picks=some, delay=one_of(0, 0, 500))
+    def settle(self, verb: str, picks: list[int], delay: int) -> None:
+        values = {
+            "complete": (b"",),
+            "retry": (delay, "e", "{}"),
+            "bury": ("e", "{}"),
+            "release": (),
+            "snooze": (500, ""),
+        }
+        by_worker: defaultdict[str, list[Any]] = defaultdict(list)
+        for job_id, header in self._some(picks, "running").items():
+            worker, number = header.claim.split(SEPARATOR)
+            by_worker[worker].append((job_id, int(number), *values[verb]))
+        for worker, rows in by_worker.items():
+            words = getattr(self.engine, verb)(worker, rows).sync()
+            self.world.seen.update(f"{verb}: {word}" for word in words)
+
+    @step(3, picks=some)
+    def cancel(self, picks: list[int]) -> None:
+        self.engine.cancel(list(self._some(picks, *UNFINISHED)) or ["missing"]).sync()
+
+    @step(2, picks=some)
+    def revive(self, picks: list[int]) -> None:
+        self.engine.revive(list(self._some(picks, "dead", "cancelled")) or ["missing"]).sync()
+
+    @step(2, dead=one_of(0, 100))
+    def prune(self, dead: int) -> None:
+        self.engine.prune(Retention(finished=0, tombs=0, dead=dead, dead_life=LIFE)).sync()
+
+    @step(5, verb=one_of("promote", "expire", "admit", "admit"), limit=one_of(100, 1))
+    def see_to_timers(self, verb: str, limit: int) -> None:
+        moved = getattr(self.engine, verb)(limit).sync()[0]
+        self.world.seen[f"{verb}: {'some' if moved else 'none'}"] += 1
+
+    @step(5, milliseconds=one_of(1, 100, 500, 1_000, 6_000))
+    def advance(self, milliseconds: int) -> None:
+        self.world.clock.advance(milliseconds)
+
+    # Steering
+
+    @step(5, name=one_of(*NAMES), limit=one_of(-1, -1, 0, 1, 2, 5), paused=one_of(None, None, True, False, False))
+    def tune(self, name: str, limit: int, paused: bool | None) -> None:
+        assert self.engine.tune(name, limit=limit, paused=paused).sync() == "ok"
+        self.rules.by_hand.pop(name, None)
+        if limit >= 0:
+            self.rules.by_hand[name] = limit
+        if paused is not None:
+            (self.rules.paused.add if paused else self.rules.paused.discard)(name)
+
+    @step(2, queue=one_of(*QUEUES), resume=st.booleans())
+    def steer(self, queue: str, resume: bool) -> None:
+        (self.engine.resume if resume else self.engine.pause)(queue).sync()
+        (self.closed.discard if resume else self.closed.add)(queue)
+
+    @step(2, who=numbers, started=some, crashes=one_of(1, 3), leave=st.booleans())
+    def lose_worker(self, who: int, started: list[int], crashes: int, leave: bool) -> None:
+        slot = who % len(WORKERS)
+        worker = self.names[slot]
+        if leave:
+            self.engine.retire(worker).sync()
+        else:
+            ids = list(self._some(started, "running"))
+            self.engine.reap_worker(worker, ids, LIFE, crashes=crashes).sync()
+        self.incarnation += 1
+        self.names[slot] = f"w{slot}-{self.incarnation}"
+        self.engine.register(self.names[slot], LIFE, "{}", WORKERS[slot]).sync()
+
+    @step(1)
+    def reconcile(self) -> None:
+        assert self.world.reconcile() == 0
+
+    @rule(step=st.integers(0, len(STEPS) - 1).flatmap(STEPS.__getitem__))
+    def take(self, step: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = step
+        getattr(self, name)(**arguments)
+
+    def _some(self, picks: Sequence[int], *states: str) -> dict[str, Header]:
+        jobs = {job_id: header for job_id, header in sorted(self.world.jobs().items()) if header.state in states}
+        chosen = [list(jobs)[n % len(jobs)] for n in picks] if jobs else []
+        return {job_id: jobs[job_id] for job_id in chosen}
+
+    def _drain(self) -> None:
+        """Nothing is in the way any more, so everything ends, and nothing is left."""
+        for queue in QUEUES:
+            self.steer(queue, resume=True)
+        for name in NAMES:
+            self.tune(name, -1, paused=False)
+        for _ in range(60):
+            self.world.clock.advance(1_000)
+            for verb in ("promote", "expire", "admit"):
+                getattr(self.engine, verb)().sync()
+            self.prune(0)  # the dead make way where they hold a lane
+            self.lease(0, 20)
+            self.settle("complete", list(range(len(IDS))), 0)
+            if not any(header.state in UNFINISHED for header in self.world.jobs().values()):
+                break
+        left = {one: header for one, header in self.world.jobs().items() if header.state in UNFINISHED}
+        assert left == {}
+        self.prune(0)
+        self.world.clock.advance(60_000)
+        self.engine.admit().sync()
+        assert self.world.left_over() == {}
+
+
+@contextmanager
+def world_at(url: str) -> Iterator[World]:
+    world = World(url)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def run(world: World, runs: int) -> None:
+    run_state_machine_as_test(
+        lambda: Machine(world),  # type: ignore[arg-type]  # any factory will do
+        settings=settings(
+            max_examples=runs,
+            stateful_step_count=40,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=tuple(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+OFTEN = {"from ready", "from held", "parked", "admit: some", "promote: some", *(f"{verb}: ok" for verb in SETTLES)}
+
+
+@pytest.mark.parametrize(("servers", "runs"), [("single", 80), ("cluster", 20)])
+@pytest.mark.timeout(600)  # a failure takes a while to shrink
+def test_lanes_start_nothing_that_they_should_not_and_keep_nobody_waiting(
+    servers: str, runs: int, request: pytest.FixtureRequest
+) -> None:
+    with world_at(request.getfixturevalue(servers).url) as world:
+        run(world, runs)
+    assert world.seen.keys() >= OFTEN
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_lanes_start_nothing_that_they_should_not_in_3_000_runs(single: Server) -> None:
+    with world_at(single.url) as world:
+        for _ in range(10):  # not at once, for Hypothesis remembers every choice of a run
+            run(world, 300)
