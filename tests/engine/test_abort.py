@@ -201,6 +201,14 @@ async def before_prune(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_cap(engine: Engine, clock: Clock) -> Call[Any]:
+    await enqueue(engine, new_job("a"))
+    await engine.cap("default", 0)
+    await (await TestWorker(engine).register()).lease()
+    return engine.cap("default", 4)
+
+
+@scenario
 async def before_pause(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a"))
     return engine.pause("default")

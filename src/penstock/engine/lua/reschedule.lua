@@ -1,4 +1,4 @@
--- reschedule: scheduled | held | ready → scheduled at another time, or → ready if that is not in the future.
+-- reschedule: scheduled | held | ready → scheduled at another time, or → ready | held if that is not in the future.
 -- flags: allow-oom
 -- include: header write lanes move finish
 -- args: due time (below 10^12 a delay from now), then the ids

@@ -1,0 +1,61 @@
+"""cap: at most so many jobs of a queue run at once."""
+
+from penstock.engine.engine import Engine
+from penstock.engine.views import Views
+from tests.engine.factories import TestWorker, enqueue, happened, new_job
+
+
+async def test_no_more_start_than_the_limit_allows_and_an_end_makes_room(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, *(new_job(f"j{i}") for i in range(6)), new_job("elsewhere", queue="other"))
+    assert await engine.cap("default", 2) == "ok"
+    leases = await worker.lease(9)
+    assert sorted(lease.id for lease in leases) == ["elsewhere", "j0", "j1"]
+    assert await worker.lease(9) == []
+    await worker.complete(next(lease for lease in leases if lease.id == "j0"))
+    assert [lease.id for lease in await worker.lease(9)] == ["j2"]
+
+
+async def test_it_counts_for_queues_that_are_named_and_for_all(engine: Engine) -> None:
+    await enqueue(engine, *(new_job(f"j{i}") for i in range(6)))
+    await engine.cap("default", 3)
+    one = await TestWorker(engine).register()
+    assert len((await engine.lease(one.name, 1, queues=["default", "other"], want=2)).leases) == 2
+    assert len((await engine.lease(one.name, 2, queues=["*"], want=9)).leases) == 1
+
+
+async def test_it_is_raised_lowered_and_lifted_on_a_live_queue(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, *(new_job(f"j{i}") for i in range(9)))
+    await engine.cap("default", 4)
+    assert len(await worker.lease(9)) == 4
+    await engine.cap("default", 1)
+    assert await worker.lease(9) == []
+    await engine.cap("default", 6)
+    assert len(await worker.lease(9)) == 2
+    await engine.cap("default", -1)
+    assert len(await worker.lease(9)) == 3
+
+
+async def test_pausing_and_the_limit_do_not_forget_each_other(engine: Engine) -> None:
+    await engine.cap("default", 4)
+    await engine.pause("default")
+    assert (await Views(engine).queue_settings())["default"] == (True, 4)
+    await engine.cap("default", 5)
+    assert (await Views(engine).queue_settings())["default"] == (True, 5)
+    await engine.resume("default")
+    assert (await Views(engine).queue_settings())["default"] == (False, 5)
+    await engine.cap("default", -1)
+    assert (await Views(engine).queue_settings())["default"] == (False, None)
+
+
+async def test_it_is_one_entry_in_the_stream_of_events(engine: Engine) -> None:
+    await engine.cap("default", 4)
+    assert ("cap", "", "4") in await happened(engine)
+
+
+async def test_a_limit_of_none_lets_nothing_start(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a"))
+    await engine.cap("default", 0)
+    assert await worker.lease(9) == []
