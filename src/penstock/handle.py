@@ -100,6 +100,8 @@ class Job(Generic[R_co]):
 
         JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
         """
+        if timeout is not None and timeout <= 0:
+            return self._outcome(self._ended(await self._hub.views.job(self.id)))
         try:
             async with asyncio.timeout(timeout):
                 return self._outcome(await self._hub.waiter.wait(self.id))
@@ -110,7 +112,17 @@ class Job(Generic[R_co]):
         """The same from blocking code."""
         if running_on_loop():
             raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
+        if timeout is not None and timeout <= 0:
+            return self._outcome(self._ended(self._hub.views.job_sync(self.id)))
         return self._outcome(self._hub.wait_sync(self.id, timeout))
+
+    def _ended(self, record: Record | None) -> Watched:
+        """How it has ended, for those who do not wait."""
+        if record is None:
+            return Watched("missing", None, b"", [])
+        if record.header.state not in FINISHED:
+            raise TimeoutError(f"job {self.id} has not ended yet: it is {record.header.state}")
+        return Watched(record.header.state, record.header, record.result or b"", record.attempts)
 
     async def cancel(self) -> str:
         """The state it ended in, or `cancelling` for one that runs."""

@@ -492,3 +492,18 @@ async def test_explain_says_what_a_job_waits_for(app: Penstock) -> None:
         gate.set()
         await job.result(timeout=5)
     assert "done since" in await job.explain()
+
+
+async def test_without_waiting_the_result_of_a_finished_job_is_there_and_of_another_it_is_not(app: Penstock) -> None:
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    job = await double.enqueue(21)
+    with pytest.raises(TimeoutError, match="it is ready"):
+        await job.result(timeout=0)
+    await app.run_until_idle()
+    assert await job.result(timeout=0) == 42
+    assert await asyncio.to_thread(job.result_sync, 0) == 42
+    with pytest.raises(JobNotFound):
+        await double.job("nobody").result(timeout=0)
