@@ -1,5 +1,5 @@
 -- run_cron: a job of a schedule here and now, whatever its times; also while it is paused. It obeys `overlap`.
--- include: header write lanes move finish cron
+-- include: header write lanes move finish create cron
 -- args: schedule, version, job id, packed header, payload
 -- returns: made | queued | busy (the one before it is unfinished) | unique | changed (look again) | missing
 -- event: that of the job it makes
@@ -16,5 +16,5 @@ if waits_for and (s.overlap == 'skip' or full(s)) then return 'busy' end
 s.line[#s.line + 1], s.line[#s.line + 2] = job, now
 local made = drain(id, s, ARGV[4], ARGV[5])
 keep(id, s)
-close()
+accept()
 return made > 0 and cache[job] and 'made' or (waits_for and 'queued' or 'unique')

@@ -1,12 +1,10 @@
 -- Schedules: where each stands, and the jobs that it makes. When its ticks are is known to the nodes; a tick is claimed
 -- here, by naming the next one as it stands.
--- keys: crons ticks keepers payloads queues workers
+-- keys: crons ticks keepers workers
 
 local KEPT_TICKS = 10       -- remembered per schedule
 local LONGEST_LINE = 100    -- ticks that wait for the one before them; then no more are claimed
 local LOOK_AGAIN = 10000    -- ms until a schedule whose ticks wait is looked at, should nobody tell that its job ended
-
-local created, named, taken = 0, {}, {}   -- jobs made in this call, their queues, their unique keys
 
 local function field(what, schedule) return what .. SEP .. schedule end
 
@@ -35,26 +33,12 @@ local function unfinished(id)
   return h and (waits(h) or h[STATE] == 'running')
 end
 
--- create(id, packed, payload) → made, also if it was made before; or unique, if another job has its unique key.
-local function create(schedule, id, packed, payload)
+-- spawn(schedule, id, packed, payload) → made, also if it was made before; or unique, if another job has its unique key.
+local function spawn(schedule, id, packed, payload)
   if read({ id })[1] or spoilt[id] then return 'made' end
   local h = decode(packed)
-  if h[UNIQUE] ~= '' then
-    if taken[h[UNIQUE]] or unfinished(call('HGET', unique, h[UNIQUE]) or '') then return 'unique' end
-    taken[h[UNIQUE]] = true
-  end
-  h[CREATED], h[SIZE] = now, #payload
-  if h[EXPIRES] > 0 and h[EXPIRES] < DELAY_BELOW then h[EXPIRES] = now + h[EXPIRES] end
-  store(payloads, id, payload)
-  created, named[h[QUEUE]] = created + 1, true
-  if h[DUE] > 0 and h[DUE] < DELAY_BELOW then h[DUE] = now + h[DUE] end
-  if h[DUE] > now then
-    move('enqueue', id, h, 'scheduled', 'cron ' .. schedule)
-  else
-    tail(id, h)
-    line_up('enqueue', id, h, 'cron ' .. schedule)
-  end
-  cache[id] = h
+  if h[UNIQUE] ~= '' and holder(h[UNIQUE]) then return 'unique' end
+  create('enqueue', id, h, payload, 'cron ' .. schedule)
   return 'made'
 end
 
@@ -75,7 +59,7 @@ local function drain(schedule, s, packed, payload)
     if busy and s.overlap == 'queue' then
       rest[#rest + 1], rest[#rest + 2] = id, nominal
     else
-      local word = busy and 'skipped' or create(schedule, id, packed, payload)
+      local word = busy and 'skipped' or spawn(schedule, id, packed, payload)
       if word == 'made' then
         s.last, s.made, made = id, s.made + 1, made + 1
       else
@@ -111,11 +95,4 @@ local function has_keeper(schedule)
     if call('ZSCORE', workers, string.sub(member, #schedule + 2)) then alive = true else drop(keepers, member) end
   end
   return alive or #members == 500
-end
-
--- close(): counts the jobs that were made, and finishes.
-local function close()
-  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
-  for queue in pairs(named) do call('HSETNX', queues, queue, '') end
-  finish()
 end

@@ -52,8 +52,8 @@ local function line_up(verb, id, h, text)
   return move(verb, id, h, state, text)
 end
 
--- show(lane, member, verb) → one of its waiters is shown, at the tail of its line so that lanes take turns.
-local function show(lane, member, verb)
+-- show(member, verb): a waiter is shown, at the tail of its line so that lanes take turns.
+local function show(member, verb)
   local id = string.match(member, '[^\31]*$')
   local h = read({ id })[1]
   if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then return forget_waiter(member) end
@@ -67,7 +67,7 @@ local function fill(lane, verb)
   for queue, row in pairs(lane.lines) do
     local members, tokens = next_of(lane, queue, SHOWN)
     while #members > 0 do
-      for _, member in ipairs(members) do show(lane, member, verb) end
+      for _, member in ipairs(members) do show(member, verb) end
       members, tokens = next_of(lane, queue, SHOWN)   -- again, should one of them have been no waiter
     end
     if tokens and row.waiting > 0 then

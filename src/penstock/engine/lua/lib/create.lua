@@ -1,0 +1,52 @@
+-- Creation: a job that did not exist enters the line, now or later.
+-- keys: payloads queues
+
+local created = 0       -- jobs made in this call
+local entered = {}      -- queues that they are in
+local taken = {}        -- unique key → the one of them that has it
+
+-- instant(at) → a time; small numbers are delays from now.
+local function instant(at)
+  return (at > 0 and at < DELAY_BELOW) and now + at or at
+end
+
+-- holder(key) → id and header of the unfinished job that has this unique key.
+local function holder(key)
+  local id = taken[key] or call('HGET', unique, key)
+  local h = id and read({ id })[1]
+  if h and h[UNIQUE] == key and (waits(h) or h[STATE] == 'running') then return id, h end
+end
+
+-- once_each(specs) → a lane that is named twice is asked for once.
+local function once_each(specs)
+  local found, seen = {}, {}
+  for _, spec in ipairs(specs) do
+    local name = lane_name(spec)
+    if not seen[name] then found[#found + 1], seen[name] = spec, true end
+  end
+  return found
+end
+
+-- create(verb, id, h, payload, text): the job is there from now on.
+local function create(verb, id, h, payload, text)
+  if #h[LANES] > 1 then h[LANES] = once_each(h[LANES]) end
+  h[CREATED], h[SIZE] = now, #payload
+  h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
+  store(payloads, id, payload)
+  if h[DUE] > now then
+    move(verb, id, h, 'scheduled', text)
+  else
+    tail(id, h)
+    line_up(verb, id, h, text)
+  end
+  cache[id] = h
+  if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
+  created, entered[h[QUEUE]] = created + 1, true
+end
+
+-- accept(): counts what was created, makes its queues known, and finishes.
+local function accept()
+  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
+  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
+  finish()
+end
