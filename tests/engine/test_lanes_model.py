@@ -27,12 +27,13 @@ from tests.servers import Server
 
 START = Clock().now
 LIFE = 10**9
-IDS = tuple(f"job{n}" for n in range(16))
+IDS = tuple(f"job{n}" for n in range(24))
 QUEUES = ("a", "b")
 WORKERS = (("*",), ("b", "a"), ("a",))
 LANES = (
     "lock:x",
     "lock:y",
+    lane("two", 2),
     lane("two", 2),
     lane("line", 1, kind="ordered"),
     lane("row", 1, kind="ordered"),
@@ -158,7 +159,7 @@ def one_of(*values: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(values)
 
 
-numbers = st.integers(0, 15)
+numbers = st.integers(0, 23)
 some = st.lists(numbers, min_size=1, max_size=4)
 new_jobs = st.lists(
     st.fixed_dictionaries(
@@ -172,7 +173,7 @@ new_jobs = st.lists(
         }
     ),
     min_size=1,
-    max_size=6,
+    max_size=12,
 )
 STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
 
@@ -200,7 +201,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self) -> None:
-        assert self.world.audit() == []
+        found = self.world.audit()
+        assert found == [], found
 
     def teardown(self) -> None:
         if self.world.audit() == []:

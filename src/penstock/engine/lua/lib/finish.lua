@@ -32,7 +32,7 @@ local function place_in_line(h)
   if first and not has_turn and blocked ~= first and lined(h, first) then return first, 'held' end
   if blocked then
     local lane = lane_of(h[LANES][blocked])
-    steps_back(lane, line_of(lane, h[QUEUE]), h)   -- so that this one is the next
+    while steps_back(lane, line_of(lane, h[QUEUE]), h) do end   -- so that this one is the next
     return blocked, 'held'
   end
   for i, spec in ipairs(h[LANES]) do

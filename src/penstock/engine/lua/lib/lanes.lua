@@ -36,6 +36,7 @@ local function lane_from(name, raw, by_hand)
   return {
     name = name, stored = raw, use = found[1] or 0, tokens = found[2], at = found[3] or now, declared = found[4] or '',
     differs = found[5] or '', lines = rows, limit = math.huge, set = tonumber(fixed[1]) or -1, paused = fixed[2] == 1,
+    had_rate = (found[3] or 0) > 0,
   }
 end
 
@@ -335,7 +336,10 @@ local function save_lanes()
     if lane.rest then
       local packed = packed_lane(lane)
       if packed and packed ~= lane.stored then set(lanes, name, packed) end
-      if not packed and lane.stored then erase(lanes, name) end
+      if not packed and lane.stored then
+        erase(lanes, name)
+        if lane.rate or lane.had_rate then withdraw(openings, name) end
+      end
     end
   end
 end
