@@ -50,10 +50,10 @@ local function count_waiting(lane)
   while true do
     local member = call('ZRANGE', held, from, '(' .. lane.name .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
     if not member then return end
-    local group = lane.name .. SEP .. string.match(member, '^[^\31]*\31([^\31]*)')
-    local row = line_of(lane, string.sub(group, #lane.name + 2))
-    row.waiting = call('ZLEXCOUNT', held, '[' .. group .. SEP, '(' .. group .. AFTER)
-    from = '[' .. group .. AFTER
+    local line_name = lane.name .. SEP .. string.match(member, '^[^\31]*\31([^\31]*)')
+    local row = line_of(lane, string.sub(line_name, #lane.name + 2))
+    row.waiting = call('ZLEXCOUNT', held, '[' .. line_name .. SEP, '(' .. line_name .. AFTER)
+    from = '[' .. line_name .. AFTER
   end
 end
 
