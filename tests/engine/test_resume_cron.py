@@ -40,6 +40,7 @@ async def test_an_orphaned_one_is_not_paused(engine: Engine, clock: Clock) -> No
     worker, spec = await TestWorker(engine).register(), new_spec()
     await set_cron(engine, clock, "a", spec, worker.name)
     await engine.retire(worker.name)
+    await TestWorker(engine, "with other code").register()
     clock.advance(1_000)
     await tick(engine, clock, "a", spec)
     assert await engine.resume_cron("a", spec.version, (1, 1)) == "orphaned"

@@ -70,6 +70,8 @@ async def test_an_orphaned_one_goes_on_where_it_was_when_the_code_has_it_again(e
     await set_cron(engine, clock, "a", spec, worker.name)
     await engine.retire(worker.name)
     clock.advance(1_000)
+    assert await tick(engine, clock, "a", spec) == ("alone", 0)
+    await TestWorker(engine, "with other code").register()
     assert await tick(engine, clock, "a", spec) == ("orphaned", 0)
     assert (await engine.due_crons()).crons == []
     again = await TestWorker(engine).register()

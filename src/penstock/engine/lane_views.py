@@ -1,12 +1,13 @@
 """What lanes are doing: who has their slots, who waits, what was declared and what was set by hand."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.link import Link
+from penstock.job import read_header
 
 _record = msgspec.msgpack.Decoder(list[Any]).decode
 _HOLDERS = 100
@@ -53,6 +54,26 @@ class LaneViews:
         """All lanes that are in use or were set by hand."""
         names = await self._link.ask(lambda client: self._names(client, most))
         return [await self.one(name) for name in sorted(names)]
+
+    async def opens(self, queues: Collection[str]) -> bool:
+        """Whether a lane in which jobs of these queues wait will open by itself: by its rate, or when a holder ends."""
+        records = await self._link.ask(lambda client: client.hgetall(self._key("lanes")))
+        for name, raw in records.items():
+            record = _record(raw) if name else []
+            waited = any(queue in queues and number for queue, number in zip(record[5::4], record[6::4], strict=True))
+            if waited and await self._will_open(name.decode()):
+                return True
+        return False
+
+    async def _will_open(self, stored: str) -> bool:
+        status = await self.one(stored)
+        if status.paused or status.limit == 0:
+            return False
+        if await self._link.ask(lambda client: client.zscore(self._key("openings"), stored)) is not None:
+            return True
+        holders = status.holders
+        found = await self._link.ask(lambda client: client.hmget(self._key("jobs"), holders)) if holders else []
+        return any(raw and read_header(raw).state == "running" for raw in found)
 
     async def _names(self, client: Any, most: int) -> set[str]:
         names: set[str] = set()

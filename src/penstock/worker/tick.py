@@ -16,11 +16,11 @@ async def tick(engine: Engine, due: DueCrons) -> bool:
     if not calls:
         return False
     answers = await engine.link.together(*(call for _, call in calls))
-    for (schedule, call), raw in zip(calls, answers, strict=True):
-        word, _ = call.decode(raw)
+    words = {schedule: call.decode(raw)[0] for (schedule, call), raw in zip(calls, answers, strict=True)}
+    for schedule, word in words.items():
         if word == "orphaned":
             log.warning("schedule %s is in no live worker's code; it makes no more jobs until it is again", schedule)
-    return True
+    return any(word != "alone" for word in words.values())
 
 
 def _call(engine: Engine, cron: DueCron, now: int) -> Call[tuple[str, int]] | None:

@@ -39,10 +39,11 @@ local next_lines = {}   -- id → member of `held`, of those that a lane would s
 
 -- glances(some, raw) → the first values of the headers that nothing was added to, as they are in most cases.
 local stored = {}   -- id → what is stored of these
+local moved = {}    -- id → true of those that this call has parked: what is stored is not what they are
 local function glances(some, raw)
   local found = {}
   for i = 1, #some do
-    local packed = raw[i]
+    local packed = not moved[some[i]] and raw[i]
     if packed and (string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD) then
       found[i], stored[some[i]] = glance(packed, 0), packed
     end
@@ -104,6 +105,7 @@ end
 -- park(id, at): this lane of the job has no room, so it waits there, and the one that showed it shows another.
 local function park(id, at)
   local h = read({ id })[1]
+  moved[id], stored[id] = true, nil
   wait_under(h, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
@@ -149,14 +151,14 @@ end
 
 -- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now.
 local function next_waiters(n)
-  local found = {}
+  local found, chosen = {}, {}
   for _, name in ipairs(refills) do
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
-      local most = lane.lines[queue] and math.min(n - #found, quota[queue] or n) or 0
+      local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
       for _, member in ipairs(most > 0 and next_of(lane, queue, most) or {}) do
         local id = string.match(member, '[^\31]*$')
-        if not next_lines[id] then found[#found + 1] = id end
+        if not next_lines[id] then found[#found + 1], chosen[queue] = id, (chosen[queue] or 0) + 1 end
         next_lines[id] = member
       end
     end
@@ -172,7 +174,7 @@ while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   begin(waiting_ids, 'held')
 end
 if fence then call('HSET', meta, 'fence', fence) end
-if more and next(parked) then answer[2] = 1 end
+if (more or cut_short) and next(parked) then answer[2] = 1 end
 
 call('HSET', calls, worker, made)
 local hungry = #answer - 2 < want * 3 and answer[2] == 0

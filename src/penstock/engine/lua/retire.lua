@@ -13,7 +13,7 @@ meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if not h or h[STATE] ~= 'running' or h[CLAIM] .. SEP .. id ~= members[i] then
-    drop(leases, members[i])
+    if h or not unreadable(id, string.sub(members[i], 1, -2 - #id)) then drop(leases, members[i]) end
   elseif h[CANCELLING] == 1 then
     cancelled('release', id, h)
   else

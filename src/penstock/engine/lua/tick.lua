@@ -3,7 +3,8 @@
 -- include: header write lanes move finish create cron
 -- args: schedule, version, nominal time of the tick that is claimed or -1 for none (only see to those that wait), nominal and
 --       due time of the one after, the first one that was missed or 0, packed header, payload, then per job: id, nominal time
--- returns: ok | stale (somebody else did it) | full (too many wait) | early | changed | paused | orphaned (no live worker's code has it) | missing;
+-- returns: ok | stale (somebody else did it) | full (too many wait) | early | changed | paused | orphaned (no live worker's code has it) |
+--          alone (there is no live worker) | missing;
 --          how many jobs were made
 -- event: those of the jobs it makes
 local id, expected, missed = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[6])
@@ -12,6 +13,7 @@ if not s then return { 'missing', 0 } end
 if s.status ~= 'active' then return { s.status, 0 } end
 if s.version ~= ARGV[2] then return { 'changed', 0 } end
 if s.source == 'code' and not has_keeper(id) then
+  if call('ZCARD', workers) <= 1 then return { 'alone', 0 } end
   s.status = 'orphaned'
   keep(id, s)
   finish()

@@ -1,7 +1,8 @@
 -- Candidates: the jobs that may run next.
 -- keys: queues ready
 
-local quota = {}   -- queue with a limit → how many of its jobs may start
+local quota = {}          -- queue with a limit → how many of its jobs may start
+local cut_short = false   -- has a limit kept candidates from being looked at?
 
 -- open_queues(names) → those that are not paused and not at their limit.
 local function open_queues(names)
@@ -18,7 +19,7 @@ end
 
 -- look(queue, from, n) → the first n members of this line, from here on; not more than its limit allows.
 local function look(queue, from, n)
-  n = math.min(n, quota[queue] or n)
+  if quota[queue] and quota[queue] < n then n, cut_short = quota[queue], true end
   return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
 end
 
