@@ -105,7 +105,8 @@ def several_locks(value: Any) -> tuple[str, ...]:
 
 def several_lanes(value: Any) -> tuple[Lane, ...]:
     """One lane or several; of those with an order only one, so that no two jobs wait for each other."""
-    lanes = (value,) if isinstance(value, Lane) else tuple(value) if isinstance(value, Iterable) else (value,)
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    lanes = tuple(value) if several else (value,)
     for lane in lanes:
         if not isinstance(lane, Lane):
             raise BadOption(f"lane={lane!r}: use Lane(name, limit=…), or several")

@@ -267,7 +267,7 @@ def test_a_dead_job_shows_its_failures_and_is_retried_and_cancelled(shell: Shell
     job_id = shell.json("enqueue", "send", "[13]")["id"]
     shell.run("worker", "--burst")
     out, _ = shell.run("job", "show", job_id, "--traceback")
-    for words in ("dead (retries_exhausted)", "1 of at most 1", "ValueError: unlucky", "Traceback"):
+    for words in ("dead (retries_exhausted)", "1, with 0 retries", "ValueError: unlucky", "Traceback"):
         assert words in out
     _, err = shell.run("job", "show", "nothing", code=7)
     assert "no job 'nothing'" in err

@@ -177,7 +177,7 @@ def _fields(row: Row) -> list[tuple[str, Any]]:
         ("arguments", _json(row["arguments"]) if row["arguments"] else None),
         ("tags", row["tags"]),
         ("queue", f"{row['queue']}, priority {row['priority']}"),
-        ("attempt", f"{row['attempt']} of at most {row['retries'] + 1}"),
+        ("attempt", f"{row['attempt']}, with {row['retries']} retries"),
         *((name, row[name]) for name in ("created", "due", "expires", "started", "finished", "worker")),
         ("progress", _progress(*row["progress"]) if row["progress"] else None),
         ("cancelling", "asked for" if row["cancelling"] else None),

@@ -92,8 +92,12 @@ def _row(status: LaneStatus, *, holders: bool = False) -> Row:
 
 
 def _print(row: Row) -> None:
-    limit = "no limit" if row["limit"] is None else f"{row['in_use']} of {row['limit']} in use"
     paused = ", paused" if row["paused"] else ""
+    if row["limit"] is None and not row["in_use"] and not row["waiting"]:
+        other = "" if row["kind"] == "lock" else "; for a lock of this name use --lock"
+        click.echo(f"{row['kind']} {row['lane']}: not in use, so what the code says of it is not known{paused}{other}")
+        return
+    limit = f"{row['in_use']} in use" + ("" if row["limit"] is None else f" of {row['limit']}")
     click.echo(f"{row['kind']} {row['lane']}: {limit}, {row['waiting']} wait{paused}")
     if row["rate"]:
         click.echo(f"  rate {row['rate']}")

@@ -4,8 +4,9 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.engine.engine import Engine, Lease
 from penstock.errors import BadArguments, PayloadTooLarge
 from penstock.program import Program
 from penstock.task import Task
+from penstock.times import show
 from penstock.worker.notes import Notes
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.processes import Processes
@@ -114,7 +116,7 @@ class Runner:
             note = self._notes.begin(running.lease.id, timeout / 1000) if self._notes is not None else -1
             try:
                 if timeout:
-                    async with asyncio.timeout(timeout / 1000):
+                    async with _limited(timeout):
                         value = await call(running.context, args, kwargs)
                 else:
                     value = await call(running.context, args, kwargs)
@@ -148,7 +150,7 @@ class Runner:
             process = await self._processes.take()
             note = self._notes.begin(context.id, timeout) if self._notes is not None else -1
             try:
-                async with asyncio.timeout(timeout or None):
+                async with _limited(round(timeout * 1000)):
                     return task.signature.decode_result(await process.run(task, context))
             finally:
                 await self._processes.give_back(process)
@@ -160,7 +162,8 @@ class Runner:
     def _stuck(self, context: JobContext) -> None:
         """A thread ran on although its time is over: how its job ends, once its process has."""
         task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
-        self.overrun(context.id, judge(context.lease, TimeoutError(), self._policy(task, envelope)))
+        error = TimeoutError("it ran longer than its timeout, and its thread did not stop")
+        self.overrun(context.id, judge(context.lease, error, self._policy(task, envelope)))
 
     def _policy(self, task: Task[..., Any, Any], envelope: Envelope) -> Policy:
         options = task.options
@@ -169,6 +172,18 @@ class Runner:
             options.retry_on if envelope.retry_on is None else tuple(envelope.retry_on),
             options.give_up_on if envelope.give_up_on is None else tuple(envelope.give_up_on),
         )
+
+
+@asynccontextmanager
+async def _limited(milliseconds: int) -> AsyncIterator[None]:
+    """A time limit, 0 for none, whose error says what happened and where it did."""
+    try:
+        async with asyncio.timeout(milliseconds / 1000 or None) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"it ran longer than its timeout of {show(milliseconds)}") from error.__cause__
 
 
 Plan = Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]

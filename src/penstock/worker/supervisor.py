@@ -124,9 +124,9 @@ class Supervisor:
         self._news.set()
 
     def dump(self) -> None:
-        """Have every child show where it stands."""
+        """Have every child show where it stands; a spare stands nowhere yet."""
         for child in self.children:
-            if child.hello is not None:
+            if child.going:
                 child.process.send_signal(signal.SIGUSR2)
 
     # The loops
