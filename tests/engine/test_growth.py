@@ -50,6 +50,97 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_wit
     assert await audit(engine) == []
 
 
+LANES = 100_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_in_100_000_lanes(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await _hold(engine, worker, 0, SMALL // 10)
+    small = await _measure_lanes(engine, worker)
+    await _hold(engine, worker, SMALL // 10, LANES)
+    big = await _measure_lanes(engine, worker)
+    print()
+    for verb, cost in small.items():
+        print(f"{verb:10} {cost:8.1f} us at {SMALL:,}  {big[verb]:8.1f} us at {BIG:,}  {big[verb] / cost:5.2f} times")
+    client: Any = await engine.link.endpoint.client()
+    slow = [entry["duration"] for entry in await client.slowlog_get(1000) if entry["command"].startswith(b"EVAL")]
+    print(f"calls that took more than {TOO_LONG_US // 1000} ms: {slow}")
+    assert slow == []
+    assert {verb: cost for verb, cost in big.items() if cost >= 2 * small[verb]} == {}
+    assert await audit(engine) == []
+
+
+async def _hold(engine: Engine, worker: TestWorker, first: int, last: int) -> None:
+    """Ten jobs of each of these locks wait behind one that runs; the queue is one that nobody else serves."""
+    for start in range(first, last, 10):
+        locks = [f"lock:{n}" for n in range(start, start + 10)]
+        await engine.enqueue([new_job(queue="busy", lanes=[lock]) for lock in locks])
+        await _lease(engine, worker, 10, "busy")
+        await engine.enqueue([new_job(queue="busy", lanes=[lock]) for lock in locks for _ in range(10)])
+
+
+async def _lease(engine: Engine, worker: TestWorker, want: int, queue: str) -> list[tuple[str, int]]:
+    worker.number += 1
+    call = engine.lease(worker.name, worker.number, queues=(queue,), want=want, answered=worker.number - 1)
+    return [(one.id, call_of(one)) for one in (await call).leases]
+
+
+async def _measure_lanes(engine: Engine, worker: TestWorker) -> dict[str, float]:
+    runs = [await _measure_lanes_once(engine, worker) for _ in range(3)]
+    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
+
+
+async def _measure_lanes_once(engine: Engine, worker: TestWorker) -> dict[str, float]:
+    """Each page takes jobs of locks of its own, each with others that wait behind it."""
+    costs: dict[str, float] = {}
+    client: Any = await engine.link.endpoint.client()
+
+    async def timed(verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
+        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+        answers = [await step(round_) for round_ in range(ROUNDS)]
+        costs[verb] = ((await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before) / ROUNDS
+        return answers
+
+    def page() -> list[Any]:
+        return [new_job(queue="quick", lanes=[f"lock:quick{n}"]) for n in range(PAGE)]
+
+    fresh = [page() for _ in range(ROUNDS)]
+    await timed("enqueue", lambda i: engine.enqueue(fresh[i]))
+    taken: list[list[tuple[str, int]]] = []
+
+    async def lease_and_note(_: int) -> None:
+        taken.append(await _lease(engine, worker, PAGE, "quick"))
+
+    async def settled(verb: str, settle: Callable[[list[tuple[str, int]]], Awaitable[Any]]) -> None:
+        for _ in range(ROUNDS):
+            await lease_and_note(0)
+            assert len(taken[-1]) == PAGE
+            before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+            await settle(taken[-1])
+            spent = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before
+            costs[verb] = costs.get(verb, 0) + spent / ROUNDS
+
+    await settled("release", lambda held: engine.release(worker.name, held))
+    await settled("retry", lambda held: engine.retry(worker.name, [(*one, 0, "error", "{}") for one in held]))
+    for _ in range(ROUNDS):
+        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+        await lease_and_note(0)
+        between = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+        await engine.complete(worker.name, [(*one, b"") for one in taken[-1]])
+        after = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
+        costs["lease"] = costs.get("lease", 0) + (between - before) / ROUNDS
+        costs["complete"] = costs.get("complete", 0) + (after - between) / ROUNDS
+    waiting = [[new_job(queue="busy", lanes=[f"lock:{n}"]) for n in range(PAGE)] for _ in range(ROUNDS)]
+    await timed("hold", lambda i: engine.enqueue(waiting[i]))
+    await timed("cancel", lambda i: engine.cancel([job.id for job in waiting[i]]))
+    await timed("tune", lambda i: engine.tune(f"lock:{i}", limit=1))
+    await timed("untune", lambda i: engine.tune(f"lock:{i}", limit=-1))
+    await timed("reconcile", lambda _: engine.reconcile("jobs", 0, PAGE))
+    return costs
+
+
 async def _fill(engine: Engine, worker: TestWorker, number: int) -> None:
     """Jobs in every state: most of them ready, with priorities, unique keys and expiries, the rest spread."""
     for start in range(0, number, 100):

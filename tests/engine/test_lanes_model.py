@@ -1,4 +1,4 @@
-"""Lanes under random calls, on virtual time. A simple model looks at all jobs: was each that was started allowed to?
+"""Lanes under random calls, on virtual time. A simple model looks at all jobs: all that was started was allowed to.
 
 What the lanes say of themselves is checked by the audit after each step. At the end every obstacle is taken away, and
 everything drains: no wake-up was lost, and of idle lanes nothing is left.
@@ -105,7 +105,7 @@ class Rules:
         return 0 if spec.name in self.paused else min(limit, 1) if spec.kind else limit
 
     def check_start(self, job_id: str, jobs: dict[str, Header], now: int) -> None:
-        """This job, which waits by these headers, has just been started."""
+        """A job that waits by these headers has just been started."""
         header = jobs[job_id]
         for place, spec in enumerate(specs_of(header), 1):
             use = sum(_has(other, spec.name) for one, other in jobs.items() if one != job_id)
@@ -139,7 +139,7 @@ class Rules:
         spent = 0
         for at, cost in reversed(starts):
             spent += cost
-            # A start that costs more than the burst needs a full one, and what is over is owed: that of the last counts later.
+            # A start that costs more than the burst needs a full one, and owes the rest: that of the last comes later.
             owed = max(0, starts[-1][1] - burst)
             assert spent <= rate * (now - at) + max(burst, cost) + owed + 0.001, f"{spec.name}: {starts}"
 

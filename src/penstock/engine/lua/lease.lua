@@ -1,4 +1,4 @@
--- lease: ready → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
+-- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- include: header write lanes move finish candidates numbers

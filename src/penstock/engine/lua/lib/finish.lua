@@ -47,6 +47,7 @@ end
 -- line_up(verb, id, h, text): a job that may run from now on is shown in `ready`, or held by a lane that has no room.
 local function line_up(verb, id, h, text)
   if #h[LANES] == 0 then return move(verb, id, h, 'ready', text) end
+  if h[STATE] == '' then announce(h) end
   local at, state = place_in_line(h)
   wait_under(h, at)
   return move(verb, id, h, state, text)

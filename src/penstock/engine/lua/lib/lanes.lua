@@ -58,8 +58,8 @@ local function refill(lane)
   end
 end
 
--- declare(lane, rest): what a job says of a lane: limit, rate per ms, burst, kind, cost. The latest word counts; one that
--- differs is kept for people to see.
+-- declare(lane, rest): what a job says of a lane: limit, rate per ms, burst, kind, cost. The word of the job that came last
+-- counts, also for those before it; one that differed is kept for people to see.
 local function declare(lane, rest)
   if lane.rest == rest then return end
   lane.rest = rest
@@ -108,20 +108,23 @@ local function meet(headers, n)
   fetch(names)
 end
 
--- lane_of(spec) → the lane, with what this job says of it.
-local function lane_of(spec)
-  local name = lane_name(spec)
-  if not known_lanes[name] then fetch({ name }) end
-  declare(known_lanes[name], string.sub(spec, #name + 2))
-  return known_lanes[name]
-end
-
--- lane_named(name) → the lane, with what was last said of it.
-local function lane_named(name)
+-- lane_named(name, rest) → the lane, with what was last said of it, or this if nobody said anything.
+local function lane_named(name, rest)
   if not known_lanes[name] then fetch({ name }) end
   local lane = known_lanes[name]
-  if not lane.rest then declare(lane, lane.declared ~= '' and lane.declared .. SEP .. '1' or '') end
+  if not lane.rest then declare(lane, lane.declared ~= '' and lane.declared .. SEP .. '1' or rest or '') end
   return lane
+end
+
+-- lane_of(spec) → the lane that a job asks for.
+local function lane_of(spec)
+  local name = lane_name(spec)
+  return lane_named(name, string.sub(spec, #name + 2))
+end
+
+-- announce(h): what a job that has just come says of its lanes.
+local function announce(h)
+  for _, spec in ipairs(h[LANES]) do declare(lane_of(spec), string.sub(spec, #lane_name(spec) + 2)) end
 end
 
 -- cost_of(spec) → how many tokens of the lane's rate a start takes.
@@ -192,14 +195,12 @@ end
 
 -- left_held(member): it is no more to be found there.
 local function left_held(member)
-  local name, queue = string.match(member, '^([^\31]*)\31([^\31]*)')
-  local row, group = line_of(lane_named(name), queue), parked[name .. SEP .. queue .. SEP]
-  row.waiting, away = row.waiting - 1, away + 1
-  departed[member] = true
+  local group = parked[string.match(member, '^[^\31]*\31[^\31]*\31')]
+  departed[member], away = true, away + 1
   if group then group[member] = nil end
 end
 
--- forget_waiter(member): something in `held` that is not a waiting job.
+-- forget_waiter(member): something in `held` that is not a waiting job, and most likely was not counted.
 local function forget_waiter(member)
   withdraw(held, member)
   left_held(member)
@@ -212,6 +213,7 @@ local function leave_lanes(id, h, state, member)
     local home = lane_of(h[LANES][h[HOME]])
     local row = line_of(home, h[QUEUE])
     if old == 'held' then
+      row.waiting = row.waiting - 1
       left_held(member)
     else
       for i, one in ipairs(row.shown) do
@@ -278,7 +280,7 @@ end
 -- that of a job which waits there itself; the second value says so.
 local function room(lane, row)
   local slots, turn_only = lane.limit - lane.use, false
-  if lane.kind and slots == 0 and lane.use > 0 and #row.shown == 0 then slots, turn_only = 1, true end
+  if (lane.kind or lane.differs ~= '') and slots == 0 and lane.use > 0 and #row.shown == 0 then slots, turn_only = 1, true end
   return math.min(SHOWN, slots), turn_only
 end
 

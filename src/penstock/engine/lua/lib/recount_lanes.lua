@@ -20,19 +20,13 @@ local function has(list, one)
   end
 end
 
--- lane_for(spec) → the lane as it was last declared; as this job says only if nobody else did.
-local function lane_for(spec)
-  fetch({ lane_name(spec) })
-  return known_lanes[lane_name(spec)].declared == '' and lane_of(spec) or lane_named(lane_name(spec))
-end
-
 -- introduce(id, h) → how many lanes had not heard of a job that holds or waits in them, as far as they can tell. How many there
 -- are is counted afterwards, once each lane that should have a record has one.
 local function introduce(id, h)
   local strange = 0
   for i, spec in ipairs(h[LANES]) do
     local home = i == h[HOME] and (h[STATE] == 'ready' or h[STATE] == 'held')
-    local lane = (home or holds(h, i)) and lane_for(spec)
+    local lane = (home or holds(h, i)) and lane_of(spec)
     local row = home and line_of(lane, h[QUEUE])
     if holds(h, i) and lane.use < 1 then lane.use, strange = 1, strange + 1 end
     if row and h[STATE] == 'held' and row.waiting < 1 then row.waiting, strange = 1, strange + 1 end
@@ -81,5 +75,5 @@ local function recounted(name)
   check_shown(lane)
   refill(lane)
   local after = packed_lane(lane)
-  return before ~= after or (after == nil and lane.stored ~= nil)
+  return before ~= after or (after == nil and not lane.had_rate)   -- one with a rate is merely forgotten when it is full
 end
