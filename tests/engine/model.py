@@ -367,10 +367,9 @@ class Model:
         if standing.status != "active" or standing.version != spec.version:
             return standing.status if standing.status != "active" else "changed", 0
         if standing.source == "code" and not any((schedule, worker) in self.keepers for worker in self.workers):
-            if not self.workers:
-                return "alone", 0
-            self._stand(schedule, spec, replace(standing, status="orphaned"))
-            return "orphaned", 0
+            if self.workers:
+                self._stand(schedule, spec, replace(standing, status="orphaned"))
+            return "orphaned" if self.workers else "alone", 0
         if expected >= 0 and standing.next != expected:
             word = "stale"
             if not standing.line:

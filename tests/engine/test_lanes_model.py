@@ -46,7 +46,7 @@ NAMES = tuple(sorted({spec.split(SEPARATOR)[0] for spec in LANES}))
 LINED = ("ready", "held")
 UNFINISHED = ("scheduled", "held", "ready", "running")
 SETTLES = ("complete", "retry", "bury", "release", "snooze")
-F = TypeVar("F", bound=Callable[..., None])
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class World:
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         world.begin()
         self.world, self.engine = world, world.engine
-        self.rules = Rules()
+        self.lane_rules = Rules()
         self.calls: Counter[str] = Counter()
         self.incarnation = 0
         self.names = [f"w{n}" for n in range(len(WORKERS))]
@@ -230,7 +230,7 @@ class Machine(RuleBasedStateMachine):
         for found in leased.leases:
             assert before[found.id].queue not in self.closed
             self.world.seen[f"from {before[found.id].state}"] += 1
-            self.rules.check_start(found.id, before, self.world.clock())
+            self.lane_rules.check_start(found.id, before, self.world.clock())
             before[found.id] = found.header
         after = self.world.jobs()
         self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
@@ -279,11 +279,11 @@ class Machine(RuleBasedStateMachine):
     @step(5, name=one_of(*NAMES), limit=one_of(-1, -1, 0, 1, 2, 5), paused=one_of(None, None, True, False, False))
     def tune(self, name: str, limit: int, paused: bool | None) -> None:
         assert self.engine.tune(name, limit=limit, paused=paused).sync() == "ok"
-        self.rules.by_hand.pop(name, None)
+        self.lane_rules.by_hand.pop(name, None)
         if limit >= 0:
-            self.rules.by_hand[name] = limit
+            self.lane_rules.by_hand[name] = limit
         if paused is not None:
-            (self.rules.paused.add if paused else self.rules.paused.discard)(name)
+            (self.lane_rules.paused.add if paused else self.lane_rules.paused.discard)(name)
 
     @step(2, queue=one_of(*QUEUES), resume=st.booleans())
     def steer(self, queue: str, resume: bool) -> None:

@@ -238,7 +238,7 @@ async def set_limit(crew: Crew, limit: int | None) -> int:
 
 
 def replay(events: list[Event], limits: list[int]) -> int:
-    """The most that ever ran at once, if none started while the limit was reached; the stream has the server's order."""
+    """The most that ever ran at once, if none started while the limit was reached, in the server's order."""
     running: set[str] = set()
     limit, most, changes = 4, 0, iter(limits)
     for event in events:
