@@ -50,7 +50,7 @@ async def test_a_start_that_costs_more_than_the_burst_is_paid_in_full(engine: En
     worker = await TestWorker(engine).register()
     dear = lane("dear", rate="0.001", burst="1", cost=3)
     await enqueue(engine, *(new_job(lanes=[dear]) for _ in range(3)))
-    starts = []
+    starts: list[int] = []
     while len(starts) < 3:
         starts += [clock() for _ in await worker.lease(9)]
         clock.advance(100)

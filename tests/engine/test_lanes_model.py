@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         world.begin()
         self.world, self.engine = world, world.engine
-        self.rules = Rules()
+        self.allowed = Rules()
         self.calls: Counter[str] = Counter()
         self.incarnation = 0
         self.names = [f"w{n}" for n in range(len(WORKERS))]
@@ -220,7 +220,7 @@ class Machine(RuleBasedStateMachine):
         self.engine.enqueue([new_job(**job) for job in jobs]).sync()
 
     @step(12, who=numbers, want=one_of(1, 2, 5, 20))
-    def lease(self, who: int, want: int) -> list[str]:
+    def lease(self, who: int, want: int) -> None:
         slot = who % len(WORKERS)
         worker, before = self.names[slot], self.world.jobs()
         self.calls[worker] += 1
@@ -230,11 +230,10 @@ class Machine(RuleBasedStateMachine):
         for found in leased.leases:
             assert before[found.id].queue not in self.closed
             self.world.seen[f"from {before[found.id].state}"] += 1
-            self.rules.check_start(found.id, before, self.world.clock())
+            self.allowed.check_start(found.id, before, self.world.clock())
             before[found.id] = found.header
         after = self.world.jobs()
         self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
-        return [found.id for found in leased.leases]
 
     @step(10, verb=one_of(*SETTLES), picks=some, delay=one_of(0, 0, 500))
     def settle(self, verb: str, picks: list[int], delay: int) -> None:
@@ -279,11 +278,11 @@ class Machine(RuleBasedStateMachine):
     @step(5, name=one_of(*NAMES), limit=one_of(-1, -1, 0, 1, 2, 5), paused=one_of(None, None, True, False, False))
     def tune(self, name: str, limit: int, paused: bool | None) -> None:
         assert self.engine.tune(name, limit=limit, paused=paused).sync() == "ok"
-        self.rules.by_hand.pop(name, None)
+        self.allowed.by_hand.pop(name, None)
         if limit >= 0:
-            self.rules.by_hand[name] = limit
+            self.allowed.by_hand[name] = limit
         if paused is not None:
-            (self.rules.paused.add if paused else self.rules.paused.discard)(name)
+            (self.allowed.paused.add if paused else self.allowed.paused.discard)(name)
 
     @step(2, queue=one_of(*QUEUES), resume=st.booleans())
     def steer(self, queue: str, resume: bool) -> None:
