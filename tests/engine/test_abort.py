@@ -92,7 +92,9 @@ async def before_lease(engine: Engine, clock: Clock) -> Call[Any]:
     worker = await TestWorker(engine, "worker").register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b", queue="other"), new_job("late", expires=10))
     blocked = new_job("blocked", lanes=[ORDERED, "lock:t"])
-    await enqueue(engine, new_job("c", lanes=["lock:t"]), blocked, *(new_job(lanes=[RATED]) for _ in range(2)))
+    await enqueue(
+        engine, new_job("c", lanes=["lock:t"]), blocked, *(new_job(f"rated{i}", lanes=[RATED]) for i in range(2))
+    )
     clock.advance(20)
     return engine.lease(worker.name, 2, want=10, answered=1)
 
@@ -176,7 +178,7 @@ async def before_cancel(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_expire(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a", unique="u", expires=1_000), new_job("b", due=9_000, expires=1_000))
-    await enqueue(engine, *(new_job(expires=1_000 * (i + 1), lanes=["lock:t"]) for i in range(2)))
+    await enqueue(engine, *(new_job(f"locked{i}", expires=1_000 * (i + 1), lanes=["lock:t"]) for i in range(2)))
     clock.advance(1_000)
     return engine.expire()
 
@@ -226,7 +228,7 @@ async def before_resume(engine: Engine, clock: Clock) -> Call[Any]:
 async def before_tune(engine: Engine, clock: Clock) -> Call[Any]:
     await _running(engine)
     await engine.tune("lane:few", paused=True)
-    await enqueue(engine, *(new_job(lanes=[LIMITED]) for _ in range(3)))
+    await enqueue(engine, *(new_job(f"more{i}", lanes=[LIMITED]) for i in range(3)))
     await (await TestWorker(engine, "hungry").register()).lease(9)
     return engine.tune("lane:few", limit=9, paused=False)
 
@@ -234,7 +236,7 @@ async def before_tune(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_admit(engine: Engine, clock: Clock) -> Call[Any]:
     await _running(engine)
-    await enqueue(engine, new_job(lanes=[RATED]))
+    await enqueue(engine, new_job("rated", lanes=[RATED]))
     clock.advance(60_000)
     return engine.admit()
 
@@ -244,7 +246,7 @@ async def before_reconcile(engine: Engine, clock: Clock) -> Call[Any]:
     await _running(engine)
     await enqueue(engine, new_job("c", unique="v", expires=1_000))
     client = await engine.link.endpoint.client()
-    for name in ("ready", "leases", "timers", "unique", "held", "holders", "lanes", "openings"):
+    for name in ("ready", "leases", "timers", "unique", "held", "holders"):
         await client.delete(engine.keys(name))
     await engine.init()
     return engine.reconcile("jobs")
