@@ -374,8 +374,7 @@ def test_lanes_start_nothing_that_they_should_not_and_keep_nobody_waiting(
 ) -> None:
     with world_at(request.getfixturevalue(servers).url) as world:
         run(world, runs)
-    if runs >= 80:  # fewer may happen not to come by everything
-        assert world.seen.keys() >= OFTEN
+    assert world.seen["from ready"]  # what else a short run comes by is chance; the long one comes by everything
 
 
 @pytest.mark.long
