@@ -383,3 +383,4 @@ def test_lanes_start_nothing_that_they_should_not_in_3_000_runs(single: Server) 
     with world_at(single.url) as world:
         for _ in range(10):  # not at once, for Hypothesis remembers every choice of a run
             run(world, 300)
+    assert world.seen.keys() >= OFTEN
