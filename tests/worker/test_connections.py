@@ -199,6 +199,7 @@ async def test_an_idle_worker_says_little(tmp_path: Path, own_server: Server) ->
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_an_idle_worker_says_little_for_a_minute_and_one_that_is_cut_off_does_not_spin(
     tmp_path: Path, own_server: Server
 ) -> None:
