@@ -6,7 +6,7 @@ import json
 import logging
 from typing import Any, Protocol
 
-from penstock.engine.engine import Lease
+from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.codec import shown_arguments, tags_of
 from penstock.context import running_on_loop
-from penstock.engine.engine import Watched
+from penstock.engine.answers import Watched
 from penstock.engine.views import Record
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
 from penstock.hub import Hub

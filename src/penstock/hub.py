@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from penstock.engine.engine import Engine, Watched
+from penstock.engine.answers import Watched
+from penstock.engine.engine import Engine
 from penstock.engine.views import Views
 from penstock.errors import PenstockError
 from penstock.job import FINISHED

@@ -123,7 +123,7 @@ def read_header(raw: bytes) -> Header:
     return _done(raw).header() if kind == DONE else _header(raw)
 
 
-def read_leased(raw: bytes) -> Running:
+def read_running(raw: bytes) -> Running:
     """The same for a worker, which needs little of it, so it is not put together."""
     if raw[0] == RUNNING:
         return _running(raw)

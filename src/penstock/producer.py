@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from penstock.engine.engine import PAGE, Engine, NewJob, Placed
+from penstock.engine.answers import Placed
+from penstock.engine.engine import PAGE, Engine, NewJob
 from penstock.errors import BadArguments, PenstockError, Unavailable
 
 T = TypeVar("T")

@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from penstock.engine.engine import PAGE, Engine, Watched
+from penstock.engine.answers import Watched
+from penstock.engine.engine import PAGE, Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mailbox import Mailbox
 from penstock.errors import PenstockError

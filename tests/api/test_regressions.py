@@ -31,7 +31,7 @@ from penstock import (
     Snooze,
     Unavailable,
 )
-from penstock.engine.engine import Leased
+from penstock.engine.answers import Leased
 from penstock.job import Header
 from penstock.worker.fetch import Fetcher
 from tests.api.looks import eventually, in_state, own_app, twin

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.engine.engine import Engine, Lease, NewJob
+from penstock.engine.answers import Lease
+from penstock.engine.engine import Engine, NewJob
 from penstock.engine.views import Views
 from penstock.job import Header
 from penstock.schedule import Spec, Standing, first, plan, unpack_standing

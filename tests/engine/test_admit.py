@@ -1,6 +1,7 @@
 """admit: held → ready, for lanes whose rate allows more again."""
 
-from penstock.engine.engine import Due, Engine
+from penstock.engine.answers import Due
+from penstock.engine.engine import Engine
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, dump, enqueue, happened, lane, listening, new_job, raw, states
 

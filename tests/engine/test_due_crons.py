@@ -1,6 +1,7 @@
 """due_crons: which schedules are due."""
 
-from penstock.engine.engine import DueCron, DueCrons, Engine
+from penstock.engine.answers import DueCron, DueCrons
+from penstock.engine.engine import Engine
 from tests.conftest import Clock
 from tests.engine.factories import dump, new_spec, raw, set_cron, standing_of, tick
 

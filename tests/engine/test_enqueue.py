@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.engine.engine import PAGE, Engine, Placed
+from penstock.engine.answers import Placed
+from penstock.engine.engine import PAGE, Engine
 from penstock.engine.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, dump, enqueue, happened, header_of, listening, new_job, raw

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from penstock.engine.engine import Engine, Lease, Retention
+from penstock.engine.answers import Lease
+from penstock.engine.engine import Engine, Retention
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, call_of, enqueue, header_of, lane, new_job, raw, states
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.engine.engine import PAGE, Engine, Lease, Leased, Retention
+from penstock.engine.answers import Lease, Leased
+from penstock.engine.engine import PAGE, Engine, Retention
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from tests.conftest import Clock

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.answers import Leased
 from penstock.engine.audit import audit
-from penstock.engine.engine import Engine, Leased
+from penstock.engine.engine import Engine
 from penstock.engine.scripts import SCHEMA, load
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable, UnsuitableServer
 from penstock.server.connect import Endpoint

@@ -1,6 +1,7 @@
 """promote: scheduled → ready, for what is due, in the order of due times."""
 
-from penstock.engine.engine import Due, Engine
+from penstock.engine.answers import Due
+from penstock.engine.engine import Engine
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from tests.conftest import Clock

@@ -1,6 +1,7 @@
 """renew: workers stay alive, whatever they run and however long it takes."""
 
-from penstock.engine.engine import Engine, Renewed
+from penstock.engine.answers import Renewed
+from penstock.engine.engine import Engine
 from penstock.engine.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, new_job, outlive, states

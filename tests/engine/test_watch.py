@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.engine.engine import PAGE, Engine, Watched
+from penstock.engine.answers import Watched
+from penstock.engine.engine import PAGE, Engine
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from tests.conftest import Clock

@@ -207,7 +207,7 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     assert record is not None
     from msgspec.structs import replace
 
-    from penstock.engine.engine import Lease
+    from penstock.engine.answers import Lease
     from penstock.job import Running
 
     def lease(reason: str, now: int) -> Lease:

@@ -13,7 +13,7 @@ from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, print_json
 from penstock.cli.target import Target, run
-from penstock.engine.engine import Placed
+from penstock.engine.answers import Placed
 from penstock.errors import JobCancelled, JobFailed, ResultExpired
 from penstock.hub import Hub
 from penstock.task import Task

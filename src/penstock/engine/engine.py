@@ -9,10 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock.engine import answers
+from penstock.engine.answers import Due, DueCrons, Leased, Placed, Renewed, Watched
 from penstock.engine.keys import KINDS, Keys
 from penstock.engine.link import Argument, Call, Link
-from penstock.job import Attempt, Header, Running, read_header, read_leased
-from penstock.schedule import Source, Spec, Standing, Ticks, job_of, unpack, unpack_standing
+from penstock.job import Header
+from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
 
@@ -21,7 +23,6 @@ ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
-_history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -31,82 +32,6 @@ class NewJob(NamedTuple):
     id: str
     header: Header
     payload: bytes
-
-
-class Placed(NamedTuple):
-    """What became of a job to be enqueued: `created`, or `exists` or `unique` with the job that holds its place."""
-
-    word: str
-    id: str
-    state: str
-
-
-class Due(NamedTuple):
-    """How many were moved; when the next one is due by the server's clock (-1: none), and what that says now."""
-
-    moved: int
-    next: int
-    now: int
-
-
-class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A worker's hold on a job."""
-
-    id: str
-    found: Running
-    payload: bytes
-
-    @property
-    def header(self) -> Header:
-        """As it is while the job runs; `found.ready` is at hand without putting this together."""
-        return self.found.header()
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first run."""
-        return self.found.ready.failures + self.found.ready.crashes + 1
-
-
-class Leased(NamedTuple):
-    """The answer to lease: `ok`, `unknown` or `stale`, whether to ask again at once, and the jobs."""
-
-    word: str
-    again: bool
-    leases: list[Lease]
-    unreadable: Sequence[str] = ()  #: jobs whose header was written by somebody else, it seems
-
-
-class Renewed(NamedTuple):
-    """Per worker `ok` or `unknown`; (worker, id) of running jobs whose cancelling was asked for; the late."""
-
-    words: list[str]
-    cancelling: list[tuple[str, str]]
-    late: int = 0  #: other workers that are past their life: somebody should reap
-
-
-class Watched(NamedTuple):
-    """A job's state, or `missing`; what else is known of it only once it is finished."""
-
-    state: str
-    header: Header | None
-    result: bytes
-    attempts: list[Attempt]
-
-
-class DueCron(NamedTuple):
-    """A schedule that is due; without a spec or a standing if this version cannot read them."""
-
-    id: str
-    spec: Spec | None
-    standing: Standing | None
-
-
-class DueCrons(NamedTuple):
-    """When the next one is due (-1: never), what the server's clock says now, and those that are."""
-
-    next: int
-    now: int
-    crons: list[DueCron]
 
 
 class Retention(NamedTuple):
@@ -143,21 +68,21 @@ class Engine:
         args: list[Argument] = []
         for job in _page(jobs):
             args += (job.id, _pack(job.header), job.payload)
-        return self.link.call("enqueue", tuple(args), _placed)
+        return self.link.call("enqueue", tuple(args), answers.read_placed)
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
-        return self.link.call("promote", (limit,), _due)
+        return self.link.call("promote", (limit,), answers.read_due)
 
     def admit(self, limit: int = PAGE) -> Call[Due]:
         """Show the jobs of lanes whose rate allows more again."""
-        return self.link.call("admit", (limit,), _due)
+        return self.link.call("admit", (limit,), answers.read_due)
 
     def reschedule(self, ids: Sequence[str], due: int) -> Call[list[str]]:
         """To another time; below DELAY_BELOW it is a delay from now."""
-        return self.link.call("reschedule", (due, *_page(ids)), _words)
+        return self.link.call("reschedule", (due, *_page(ids)), answers.read_words)
 
     def revive(self, ids: Sequence[str]) -> Call[list[str]]:
-        return self.link.call("revive", tuple(_page(ids)), _words)
+        return self.link.call("revive", tuple(_page(ids)), answers.read_words)
 
     # Running
 
@@ -172,32 +97,32 @@ class Engine:
         room: int = ROOM,
     ) -> Call[Leased]:
         """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`."""
-        return self.link.call("lease", (worker, number, answered, min(want, PAGE), room, *queues), _leased)
+        return self.link.call("lease", (worker, number, answered, min(want, PAGE), room, *queues), answers.read_leased)
 
     def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> Call[list[str]]:
         """Each: id, call number, result (empty for nothing)."""
-        return self.link.call("complete", (worker, *_flat(_page(jobs))), _words)
+        return self.link.call("complete", (worker, *_flat(_page(jobs))), answers.read_words)
 
     def retry(self, worker: str, jobs: Sequence[tuple[str, int, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, delay in ms, reason, error as JSON."""
-        return self.link.call("retry", (worker, *_flat(_page(jobs))), _words)
+        return self.link.call("retry", (worker, *_flat(_page(jobs))), answers.read_words)
 
     def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, reason, error as JSON."""
-        return self.link.call("bury", (worker, *_flat(_page(jobs))), _words)
+        return self.link.call("bury", (worker, *_flat(_page(jobs))), answers.read_words)
 
     def crash(self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES) -> Call[list[str]]:
         """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
         rows = [(job_id, number, crashes, cause) for job_id, number, cause in _page(jobs)]
-        return self.link.call("crash", (worker, *_flat(rows)), _words)
+        return self.link.call("crash", (worker, *_flat(rows)), answers.read_words)
 
     def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
         """Each: id, call number."""
-        return self.link.call("release", (worker, *_flat(_page(jobs))), _words)
+        return self.link.call("release", (worker, *_flat(_page(jobs))), answers.read_words)
 
     def snooze(self, worker: str, jobs: Sequence[tuple[str, int, int, str]]) -> Call[list[str]]:
         """Each: id, call number, delay in ms, reason."""
-        return self.link.call("snooze", (worker, *_flat(_page(jobs))), _words)
+        return self.link.call("snooze", (worker, *_flat(_page(jobs))), answers.read_words)
 
     def progress(self, worker: str, job_id: str, number: int, progress: str) -> Call[str]:
         return self.link.call("progress", (worker, job_id, number, progress), bytes.decode)
@@ -208,15 +133,15 @@ class Engine:
         return self.link.call("register", (worker, life, info, *queues), bytes.decode)
 
     def renew(self, life: int, workers: Sequence[str]) -> Call[Renewed]:
-        return self.link.call("renew", (life, *workers), _renewed)
+        return self.link.call("renew", (life, *workers), answers.read_renewed)
 
     def retire(self, worker: str, limit: int = PAGE) -> Call[tuple[int, int]]:
         """How many jobs went back, and 1 if there are more."""
-        return self.link.call("retire", (worker, limit), _pair)
+        return self.link.call("retire", (worker, limit), answers.read_pair)
 
     def reap(self, life: int, *, limit: int = PAGE, crashes: int = CRASHES, cause: str = "{}") -> Call[tuple[int, int]]:
         """Take back the jobs of workers that were not heard of: how many, and 1 if there are more."""
-        return self.link.call("reap", (limit, crashes, life, cause), _pair)
+        return self.link.call("reap", (limit, crashes, life, cause), answers.read_pair)
 
     def reap_worker(
         self,
@@ -229,26 +154,26 @@ class Engine:
         cause: str = "{}",
     ) -> Call[tuple[int, int]]:
         """Take back at once the jobs of a worker that is known to be dead; only those it had started are charged."""
-        return self.link.call("reap", (limit, crashes, life, cause, worker, *started), _pair)
+        return self.link.call("reap", (limit, crashes, life, cause, worker, *started), answers.read_pair)
 
     # Waiting for the end
 
     def watch(self, client: str, ids: Sequence[str]) -> Call[list[Watched]]:
         """Have this client's mailbox told when these jobs finish; those that have are answered at once."""
-        return self.link.call("watch", (client, *_page(ids)), _watched)
+        return self.link.call("watch", (client, *_page(ids)), answers.read_watched)
 
     # Ending otherwise
 
     def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> Call[list[str]]:
-        return self.link.call("cancel", (reason, *_page(ids)), _words)
+        return self.link.call("cancel", (reason, *_page(ids)), answers.read_words)
 
     def expire(self, limit: int = PAGE) -> Call[Due]:
-        return self.link.call("expire", (limit,), _due)
+        return self.link.call("expire", (limit,), answers.read_due)
 
     def prune(self, keep: Retention = Retention(), limit: int = PAGE) -> Call[tuple[int, int]]:  # noqa: B008  (frozen)
         """How many were forgotten or made tombstones, and 1 if there are more."""
         args = (limit, keep.tomb_life, keep.finished, keep.tombs, keep.dead_life, keep.dead)
-        return self.link.call("prune", args, _pair)
+        return self.link.call("prune", args, answers.read_pair)
 
     # Steering
 
@@ -294,19 +219,19 @@ class Engine:
 
     def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> Call[DueCrons]:
         """Those that are due, and of some others those whose ticks wait for the one before them."""
-        return self.link.call("due_crons", (limit, ROOM, *_page(also)), _due_crons)
+        return self.link.call("due_crons", (limit, ROOM, *_page(also)), answers.read_due_crons)
 
     def tick(self, schedule: str, spec: Spec, expected: int, ticks: Ticks) -> Call[tuple[str, int]]:
         """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
-        return self.link.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), _ticked)
+        return self.link.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), answers.read_ticked)
 
     # Mending
 
     def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> Call[tuple[int, int]]:
         """Make one page of one part agree with the headers: the next cursor (0: the end), and how much was mended."""
-        return self.link.call("reconcile", (part, cursor, limit), _pair)
+        return self.link.call("reconcile", (part, cursor, limit), answers.read_pair)
 
     def recount(self, last_event: bytes, counts: dict[str, int]) -> Call[str]:
         args = tuple(_flat(counts.items()))
@@ -324,61 +249,3 @@ def _page(items: Sequence[Any]) -> Sequence[Any]:
 
 def _flat(rows: Iterable[tuple[Argument, ...]]) -> list[Argument]:
     return [value for row in rows for value in row]
-
-
-def _words(raw: list[bytes]) -> list[str]:
-    return [word.decode() for word in raw]
-
-
-def _pair(raw: list[Any]) -> tuple[int, int]:
-    return int(raw[0]), int(raw[1])
-
-
-def _due(raw: list[Any]) -> Due:
-    return Due(int(raw[0]), int(raw[1]), int(raw[2]))
-
-
-def _ticked(raw: list[Any]) -> tuple[str, int]:
-    return raw[0].decode(), int(raw[1])
-
-
-def _due_crons(raw: list[Any]) -> DueCrons:
-    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
-    return DueCrons(int(raw[0]), int(raw[1]), [due_cron(schedule.decode(), *row) for schedule, *row in rows])
-
-
-def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
-    """A schedule as far as it can be read."""
-    try:
-        return DueCron(schedule, unpack(spec), unpack_standing(standing))
-    except msgspec.MsgspecError:
-        return DueCron(schedule, None, None)
-
-
-def _placed(raw: list[bytes]) -> list[Placed]:
-    words = _words(raw)
-    return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
-
-
-def _leased(raw: list[Any]) -> Leased:
-    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
-    leases, unreadable = [], []
-    for job_id, header, payload in rows:
-        try:
-            leases.append(Lease(job_id.decode(), read_leased(header), payload))
-        except (msgspec.MsgspecError, TypeError, IndexError):
-            unreadable.append(job_id.decode())
-    return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
-
-
-def _watched(raw: list[bytes]) -> list[Watched]:
-    rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
-    return [
-        Watched(state.decode(), read_header(header) if header else None, result, _history(attempts) if attempts else [])
-        for state, header, result, attempts in rows
-    ]
-
-
-def _renewed(raw: list[Any]) -> Renewed:
-    flagged = _words(raw[1])
-    return Renewed(_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)), int(raw[2]))

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.answers import due_cron
 from penstock.engine.audit_lanes import waiting_place
-from penstock.engine.engine import Engine, due_cron
+from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError

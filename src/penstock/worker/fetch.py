@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.engine.engine import Engine, Leased
+from penstock.engine.answers import Leased
+from penstock.engine.engine import Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError

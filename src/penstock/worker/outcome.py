@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.backoff import Backoff, Delays
-from penstock.engine.engine import Lease
+from penstock.engine.answers import Lease
 from penstock.options import exception_name
 from penstock.steer import Bury, Retry, Snooze
 from penstock.times import show

@@ -23,9 +23,9 @@ import msgspec
 
 from penstock.codec import encode_result, open_envelope
 from penstock.context import JobContext, enter
-from penstock.engine.engine import Lease
+from penstock.engine.answers import Lease
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
-from penstock.job import read_leased
+from penstock.job import read_running
 from penstock.steer import Bury, Retry, Snooze
 from penstock.task import Task
 from penstock.worker.outcome import Raised, describe, names_of
@@ -189,7 +189,7 @@ class Host:
         task = find(order.home)
         envelope = open_envelope(order.payload)
         args, kwargs = task.signature.decode(envelope.args)
-        lease = Lease(order.id, read_leased(order.header), order.payload)
+        lease = Lease(order.id, read_running(order.header), order.payload)
         context = JobContext(lease, "", 0, self._parent, await self._state(task))
         context.tags = tuple(envelope.tags)
         enter(context)

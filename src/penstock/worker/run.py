@@ -15,7 +15,8 @@ import msgspec
 from penstock import backoff
 from penstock.codec import Envelope, encode_result, open_envelope
 from penstock.context import JobContext, enter
-from penstock.engine.engine import Engine, Lease
+from penstock.engine.answers import Lease
+from penstock.engine.engine import Engine
 from penstock.errors import BadArguments, PayloadTooLarge
 from penstock.program import Program
 from penstock.task import Task

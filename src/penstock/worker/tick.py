@@ -2,7 +2,8 @@
 
 import logging
 
-from penstock.engine.engine import DueCron, DueCrons, Engine
+from penstock.engine.answers import DueCron, DueCrons
+from penstock.engine.engine import Engine
 from penstock.engine.link import Call
 from penstock.errors import PenstockError
 from penstock.schedule import plan

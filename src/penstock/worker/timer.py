@@ -9,7 +9,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.engine import Due, DueCrons, Engine
+from penstock.engine.answers import Due, DueCrons
+from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from penstock.engine.engine import Lease
+from penstock.engine.answers import Lease
 from penstock.engine.views import Views
 from penstock.errors import PenstockError
 from penstock.worker.outcome import Dead, Later, Outcome

@@ -1,0 +1,145 @@
+"""What the engine's calls answer, and how it is read from what the scripts return."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.job import Attempt, Header, Running, read_header, read_running
+from penstock.schedule import Spec, Standing, unpack, unpack_standing
+
+_history = msgspec.msgpack.Decoder(list[Attempt]).decode
+
+
+class Placed(NamedTuple):
+    """What became of a job to be enqueued: `created`, or `exists` or `unique` with the job that holds its place."""
+
+    word: str
+    id: str
+    state: str
+
+
+class Due(NamedTuple):
+    """How many were moved; when the next one is due by the server's clock (-1: none), and what that says now."""
+
+    moved: int
+    next: int
+    now: int
+
+
+class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A worker's hold on a job."""
+
+    id: str
+    found: Running
+    payload: bytes
+
+    @property
+    def header(self) -> Header:
+        """As it is while the job runs; `found.ready` is at hand without putting this together."""
+        return self.found.header()
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self.found.ready.failures + self.found.ready.crashes + 1
+
+
+class Leased(NamedTuple):
+    """The answer to lease: `ok`, `unknown` or `stale`, whether to ask again at once, and the jobs."""
+
+    word: str
+    again: bool
+    leases: list[Lease]
+    unreadable: Sequence[str] = ()  #: jobs whose header was written by somebody else, it seems
+
+
+class Renewed(NamedTuple):
+    """Per worker `ok` or `unknown`; (worker, id) of running jobs whose cancelling was asked for; the late."""
+
+    words: list[str]
+    cancelling: list[tuple[str, str]]
+    late: int = 0  #: other workers that are past their life: somebody should reap
+
+
+class Watched(NamedTuple):
+    """A job's state, or `missing`; what else is known of it only once it is finished."""
+
+    state: str
+    header: Header | None
+    result: bytes
+    attempts: list[Attempt]
+
+
+class DueCron(NamedTuple):
+    """A schedule that is due; without a spec or a standing if this version cannot read them."""
+
+    id: str
+    spec: Spec | None
+    standing: Standing | None
+
+
+class DueCrons(NamedTuple):
+    """When the next one is due (-1: never), what the server's clock says now, and those that are."""
+
+    next: int
+    now: int
+    crons: list[DueCron]
+
+
+def read_words(raw: list[bytes]) -> list[str]:
+    return [word.decode() for word in raw]
+
+
+def read_pair(raw: list[Any]) -> tuple[int, int]:
+    return int(raw[0]), int(raw[1])
+
+
+def read_due(raw: list[Any]) -> Due:
+    return Due(int(raw[0]), int(raw[1]), int(raw[2]))
+
+
+def read_ticked(raw: list[Any]) -> tuple[str, int]:
+    return raw[0].decode(), int(raw[1])
+
+
+def read_due_crons(raw: list[Any]) -> DueCrons:
+    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
+    return DueCrons(int(raw[0]), int(raw[1]), [due_cron(schedule.decode(), *row) for schedule, *row in rows])
+
+
+def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
+    """A schedule as far as it can be read."""
+    try:
+        return DueCron(schedule, unpack(spec), unpack_standing(standing))
+    except msgspec.MsgspecError:
+        return DueCron(schedule, None, None)
+
+
+def read_placed(raw: list[bytes]) -> list[Placed]:
+    words = read_words(raw)
+    return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
+
+
+def read_leased(raw: list[Any]) -> Leased:
+    rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
+    leases, unreadable = [], []
+    for job_id, header, payload in rows:
+        try:
+            leases.append(Lease(job_id.decode(), read_running(header), payload))
+        except (msgspec.MsgspecError, TypeError, IndexError):
+            unreadable.append(job_id.decode())
+    return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
+
+
+def read_watched(raw: list[bytes]) -> list[Watched]:
+    rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
+    return [
+        Watched(state.decode(), read_header(header) if header else None, result, _history(attempts) if attempts else [])
+        for state, header, result, attempts in rows
+    ]
+
+
+def read_renewed(raw: list[Any]) -> Renewed:
+    flagged = read_words(raw[1])
+    return Renewed(read_words(raw[0]), list(zip(flagged[::2], flagged[1::2], strict=True)), int(raw[2]))
