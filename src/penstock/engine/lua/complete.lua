@@ -1,12 +1,12 @@
 -- complete: running → done.
 -- flags: allow-oom
 -- keys: payloads results
--- include: header write lanes move finish settle
+-- include: header write lanes move line finish settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete
-local stored, glanced = {}, {}   -- id → what lease had stored, where nothing was changed since; and the header
-local lease_calls = {}    -- call number → its claim, how what it stored begins, when it started
+local lease_calls = {}   -- call number → its claim, how what it stored begins, when it started
+local glanced = {}       -- id → header of those that are as their lease left them
 
 -- call_of(number, packed) → that call, if this is as it left it.
 local function call_of(number, packed)
@@ -20,32 +20,16 @@ local function call_of(number, packed)
   return string.sub(packed, 1, #made[2]) == made[2] and made
 end
 
--- glances(ids, raw) → of the jobs that are as their lease left them, as most are, the first values of their headers.
-local function glances(ids, raw)
-  local found = {}
-  for i = 1, #ids do
-    local packed = raw[i]
-    local made = packed and call_of(ARGV[i * 3], packed)
-    if made and stored[ids[i]] then
-      found[i] = glanced[ids[i]]
-    elseif made then
-      local h = listed(cmsgpack.unpack_limit(packed, HOT, #made[2] + 21))   -- lease has checked them
-      h[STATE], h[CLAIM], h[STARTED] = 'running', made[1], made[3]
-      found[i], glanced[ids[i]], stored[ids[i]] = h, h, packed
-    end
+-- as_leased(id, packed, i) → the first values of the header of a job that is as its lease left it, as most are.
+local function as_leased(id, packed, i)
+  local made = call_of(ARGV[i * 3], packed)
+  if not made then return nil end
+  local h = glanced[id]
+  if not h then
+    h = listed(cmsgpack.unpack_limit(packed, HOT, #made[2] + 21))   -- lease has checked them
+    h[STATE], h[CLAIM], h[STARTED], glanced[id] = 'running', made[1], made[3], h
   end
-  return found
-end
-
--- look(ids) → the headers; of those that are not as usual all values.
-local function look(ids)
-  local fine, found = pcall(glances, ids, call('HMGET', jobs, unpack(ids)))
-  if not fine then
-    stored = {}
-    return read(ids)
-  end
-  for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
-  return found
+  return h
 end
 
 -- By how the result is kept (0: there is none, 1: under `results`, 2: not): what is put in front.
@@ -65,4 +49,4 @@ return settle('complete', 3, function(id, h, at)
     h[RESULT], h[REASON] = kept, ''
   end
   move('complete', id, h, 'done', nil, packed)
-end, look)
+end, as_leased)

@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes move finish candidates numbers
+-- include: header write lanes move line finish candidates numbers
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -37,30 +37,11 @@ if more and #ids < want then answer[2] = 1 end
 
 local next_lines = {}   -- id → member of `held`, of those that a lane would show next
 
--- glances(some, raw) → the first values of the headers that nothing was added to, as they are in most cases.
-local stored = {}   -- id → what is stored of these
+-- bare(id, packed) → the first values of a header that nothing was added to, as it is in most cases.
 local moved = {}    -- id → true of those that this call has parked: what is stored is not what they are
-local function glances(some, raw)
-  local found = {}
-  for i = 1, #some do
-    local packed = not moved[some[i]] and raw[i]
-    if packed and (string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD) then
-      found[i], stored[some[i]] = glance(packed, 0), packed
-    end
-  end
-  return found
-end
-
--- headers_of(some) → the headers; of those that are not as usual all values.
-local function headers_of(some)
-  if #some == 0 then return {} end
-  local fine, found = pcall(glances, some, call('HMGET', jobs, unpack(some)))
-  if not fine then
-    stored = {}
-    return read(some)
-  end
-  for i = 1, #some do found[i] = found[i] or read({ some[i] })[1] end
-  return found
+local function bare(id, packed)
+  if moved[id] then return nil end
+  if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
 end
 
 -- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
@@ -110,7 +91,7 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- wrapped(packed, fence) → what is stored of a job that runs.
+-- wrapped(packed) → what is stored of a job that runs, by the fence that was given out last.
 local fence
 local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function wrapped(packed) return running_mark .. struct.pack('>I8', fence) .. packed end
@@ -128,7 +109,7 @@ end
 
 -- begin(some, state): starts those of these that can run and have room in all their lanes.
 local function begin(some, state)
-  local taken, headers = runnable(some, headers_of(some), state)
+  local taken, headers = runnable(some, headers_of(some, bare), state)
   if #taken == 0 then return end
   fence = fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
   meet(headers, #taken)

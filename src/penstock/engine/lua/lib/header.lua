@@ -71,6 +71,29 @@ local function read(ids)
   return found
 end
 
+-- headers_of(ids, quick) → the headers. quick(id, packed, i) gives the first values of one that is as most are, or nothing;
+-- of the others, and of all if one of them cannot be understood, all values are read.
+local stored = {}   -- id → what is stored of those of which only the first values were read
+local function quick_ones(ids, raw, quick)
+  local found = {}
+  for i = 1, #ids do
+    local id, packed = ids[i], raw[i]
+    local h = packed and quick(id, packed, i)
+    if h then found[i], stored[id] = h, packed end
+  end
+  return found
+end
+local function headers_of(ids, quick)
+  if #ids == 0 then return {} end
+  local fine, found = pcall(quick_ones, ids, call('HMGET', jobs, unpack(ids)), quick)
+  if not fine then
+    stored = {}
+    return read(ids)
+  end
+  for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
+  return found
+end
+
 -- line(id, h) → the member of `ready` that stands for this job: queue, priority, sequence, id.
 local function line(id, h)
   return lines[id] or h[QUEUE] .. SEP .. string.format('%02d%014d', h[PRIORITY], h[SEQ]) .. SEP .. id

@@ -103,7 +103,10 @@ end
 local function meet(headers, n)
   local names = {}
   for i = 1, n do
-    for _, spec in ipairs(headers[i] and headers[i][LANES] or {}) do names[#names + 1] = lane_name(spec) end
+    local specs = headers[i] and headers[i][LANES]
+    if specs and #specs > 0 then
+      for _, spec in ipairs(specs) do names[#names + 1] = lane_name(spec) end
+    end
   end
   fetch(names)
 end

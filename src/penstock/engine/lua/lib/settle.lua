@@ -42,13 +42,13 @@ local function unreadable(id, claim)
   return true
 end
 
--- settle(verb, width, apply, look) → a word per job: ok, cancelled or stale.
+-- settle(verb, width, apply, quick) → a word per job: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
--- look(ids) reads the headers, if it is not `read`.
-local function settle(verb, width, apply, look)
+-- quick is how headers are read, if not as a whole: see headers_of.
+local function settle(verb, width, apply, quick)
   local ids, answers = {}, {}
   for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
-  local headers = (look or read)(ids)
+  local headers = quick and headers_of(ids, quick) or read(ids)
   meet(headers, #ids)
   for i = 1, #ids do
     local id, h, at = ids[i], headers[i], i * width - width + 2
