@@ -2,7 +2,9 @@
 
 A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
 those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version.
-What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time.
+What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
+comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
+making the hundred functions of a script takes longer than one job does.
 Words in capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may
 hold a control character); AFTER, the byte that follows it: [name SEP, (name AFTER is all that begins with name SEP.
 """
@@ -101,8 +103,13 @@ def _in_block(piece: str, rest: str) -> str:
             return f"function {found['names']}"
         return f"{found['names']} =" if found["given"] else ""
 
-    block = re.sub(_DEFINITION, without_local, piece)
-    return f"local {', '.join(shared)}\ndo\n{block}\nend" if shared else f"do\n{block}\nend"
+    at_once, _, name_and_later = re.sub(_DEFINITION, without_local, piece).partition("-- on demand: ")
+    name, _, later = name_and_later.partition("\n")
+    if name:
+        at_once += f"local made = false\nfunction {name}()\nif made then return end\nmade = true\n{later}\nend"
+        shared.append(name)
+    names = f"local {', '.join(shared)}\n" if shared else ""
+    return f"{names}do\n{at_once}\nend"
 
 
 def _declared(text: str, what: str) -> list[str]:

@@ -1,6 +1,6 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
--- include: header write lanes move line finish create
+-- include: header write lanes move line enter finish create
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
 -- returns: per job: created | exists | unique, the id that holds, its state
 -- event: enqueue

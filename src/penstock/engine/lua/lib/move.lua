@@ -84,6 +84,7 @@ end
 local function move(verb, id, h, state, text, packed)
   local old, queue = h[STATE], h[QUEUE]
   local laned = #h[LANES] > 0
+  if laned then need_lanes() end
   local waited = old == 'ready' or old == 'scheduled' or old == 'held'
   local unfinished = waited or old == 'running'
   local counted = deltas[queue]

@@ -36,6 +36,7 @@ local function unreadable(id, claim)
   local fine, h = pcall(glance, raw, #mark + 18)
   if not fine then return false end
   drop(leases, claim .. SEP .. id)
+  meet({ h }, 1)
   for _, spec in ipairs(h[LANES]) do vacate(lane_of(spec), id) end
   tally(deltas, h[QUEUE], 'running', -1)
   quarantine(id, h[QUEUE])
