@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import penstock
 from penstock import (
     Backoff,
     BadArguments,
@@ -378,6 +380,40 @@ def test_arguments_win_over_the_environment_and_that_over_the_project(
     monkeypatch.setenv("PENSTOCK_DEADLINE", "never")
     with pytest.raises(BadOption, match=r"environment.*deadline.*never"):
         Penstock("never-connected")
+
+
+def test_the_app_is_what_the_project_says_and_only_else_what_the_environment_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_APP", "environment:app")
+    assert load({}, tmp_path).app == "environment:app"
+    assert load({}, project(tmp_path, '[tool.penstock]\napp = "project:app"\n')).app == "project:app"
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("PENSTOCK_CONCURENCY", "PENSTOCK_CONCURRENCY"),
+        ("PENSTOCK_ULR", "PENSTOCK_URL"),
+        ("PENSTOCK_ENVV", "PENSTOCK_ENV"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_with_a_suggestion(
+    misspelt: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(misspelt, "2")
+    with pytest.raises(BadOption, match=rf"environment: unknown variable '{misspelt}'; did you mean '{meant}'\?"):
+        Penstock("never-connected")
+
+
+def test_variables_that_are_no_settings_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [file.read_text("utf-8") for file in Path(penstock.__file__).parent.rglob("*.py")]
+    used = {name for text in sources for name in re.findall(r'"(PENSTOCK_[A-Z_]*[A-Z])"', text)}
+    of_a_service = ("PENSTOCK_SERVICE_HOST", "PENSTOCK_SERVICE_PORT_HTTP", "PENSTOCK_PORT", "PENSTOCK_PORT_80_TCP_ADDR")
+    assert used >= {"PENSTOCK_ENV", "PENSTOCK_SERVER_BIN"}
+    for name in (*used, *of_a_service, "PENSTOCK_LONG"):
+        monkeypatch.setenv(name, "1")
+    load({})
 
 
 # Records that somebody spoiled
