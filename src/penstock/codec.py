@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
+from penstock.options import Options, unknown
 
 LIMIT: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
@@ -79,10 +80,19 @@ class Signature:
         try:
             bound = inspect.Signature(list(self.parameters.values())).bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {error}") from None
+            raise BadArguments(f"{self.name}{self._shown()}: {self._strange(kwargs) or error}") from None
         if self._extra is not None and self._extra in bound:
             bound[_EXTRA] = bound.pop(self._extra)
         return bound
+
+    def _strange(self, kwargs: Mapping[str, Any]) -> str:
+        """What to do about the first name that is no parameter; empty if all are."""
+        name = next((name for name in kwargs if name not in self._known), None) if self._extra is None else None
+        if name is None:
+            return ""
+        if name in Options.__annotations__:
+            return f"{name!r} is an option, not an argument: say .using({name}=…).enqueue(…)"
+        return unknown("argument", name, self._known) if self._known else f"unknown argument {name!r}; it takes none"
 
     def encode(self, bound: dict[str, Any]) -> bytes:
         """The stored form; decoded once to be sure that the worker can."""

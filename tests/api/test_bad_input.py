@@ -102,6 +102,45 @@ async def test_wrong_arguments_are_refused_where_they_are_written(
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay", "'delay' is an option, not an argument: say .using(delay=…).enqueue(…)"),
+        ("subjct", "unknown argument 'subjct'; did you mean 'subject'? valid are subject, user"),
+        ("xyz", "unknown argument 'xyz'; valid are subject, user"),
+    ],
+)
+async def test_a_strange_name_is_told_with_what_to_do(app: Penstock, name: str, hint: str) -> None:
+    @app.task(name="send")
+    async def send(user: int, subject: str = "hi") -> None: ...
+
+    @app.task(name="without")
+    async def without() -> None: ...
+
+    enqueue: Any = send.enqueue
+    for arguments in ((), (7,)):  # the first one lacks an argument, too
+        with pytest.raises(BadArguments) as caught:
+            await enqueue(*arguments, **{name: "10m"})
+        assert hint in str(caught.value)
+    bare: Any = without.enqueue
+    with pytest.raises(BadArguments, match=r"unknown argument 'user'; it takes none"):
+        await bare(user=1)
+
+
+async def test_what_a_task_names_itself_is_its_argument_whatever_options_there_are(app: Penstock) -> None:
+    @app.task
+    async def plain(delay: int) -> int:
+        return delay
+
+    @app.task
+    async def many(**kwargs: int) -> dict[str, int]:
+        return kwargs
+
+    jobs = await plain.enqueue(delay=1), await many.enqueue(queue=2)
+    await app.run_until_idle()
+    assert [await job.result() for job in jobs] == [1, {"queue": 2}]
+
+
+@pytest.mark.parametrize(
     "value",
     [object(), {1j}, nested(10_000), endless(), (number for number in range(3)), threading.Lock(), 10**100, type],
     ids=lambda value: type(value).__name__,
