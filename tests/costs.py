@@ -28,8 +28,11 @@ class Meter:
         return answer
 
     async def timed(self, verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
-        """All calls of this verb, and their answers."""
-        return [await self.once(verb, step(round_)) for round_ in range(ROUNDS)]
+        """All calls of this verb, one after the other, and their answers."""
+        before = await self._spent()
+        answers = [await step(round_) for round_ in range(ROUNDS)]
+        self.costs[verb] = (await self._spent() - before) / ROUNDS
+        return answers
 
     async def _spent(self) -> int:
         stats = await self._client.info("commandstats")
