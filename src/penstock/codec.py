@@ -60,6 +60,7 @@ class Signature:
         self._optional = len(self._required) < len(self.parameters)
         self._known = set(self.parameters) - {self._star, self._extra}
         self._simple = self._star is None and self._extra is None and not self._only_positional
+        self._struct_: type[msgspec.Struct] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
         self._returns: msgspec.msgpack.Decoder[Any] | None = None
 
@@ -109,6 +110,16 @@ class Signature:
             found = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+        return self._for_call(found)
+
+    def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments that came as JSON, converted by the annotations: it has fewer types than what is stored."""
+        try:
+            return self._for_call(msgspec.convert(self.bind(args, kwargs), self._struct()))
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+
+    def _for_call(self, found: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
         values = asdict(found)
         if self._optional:
             values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -161,6 +172,11 @@ class Signature:
         return self._decoder
 
     def _struct(self) -> type[msgspec.Struct]:
+        if self._struct_ is None:
+            self._struct_ = self._make_struct()
+        return self._struct_
+
+    def _make_struct(self) -> type[msgspec.Struct]:
         hints = self._hints()
         fields: list[Any] = []
         for name, parameter in self.parameters.items():

@@ -31,8 +31,12 @@ class Settings:
 
 
 _PREFIX: Final = "PENSTOCK_"
-#: Variables that are no settings: where and how the embedded server runs, what a server may do, and what tests are run.
-_OTHERS: Final = ("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "LONG")
+#: Variables that are no settings: of the embedded server, of any server, of the HTTP service, and of the tests.
+_OTHERS: Final = (
+    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION"),
+    *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
+    "LONG",
+)
 #: Kubernetes sets these in every container for a service that is called penstock.
 _OF_A_SERVICE = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_\w+)?\Z")
 
