@@ -27,6 +27,6 @@ def _closed(name: str) -> str:
 
 def _opened(cursor: str) -> str:
     try:
-        return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise Refused(422, "cursor: use the `next` of the page before, as it is") from None
