@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes move line finish candidates numbers
+-- include: header write lanes move line enter finish candidates numbers
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -37,9 +37,21 @@ if more and #ids < want then answer[2] = 1 end
 
 local next_lines = {}   -- id → member of `held`, of those that a lane would show next
 
--- bare(id, packed) → the first values of a header that nothing was added to, as it is in most cases.
+-- bare(id, packed) → the kind of a plain job, or the first values of a header that nothing was added to: most are one of these.
 local moved = {}    -- id → true of those that this call has parked: what is stored is not what they are
+local born = {}     -- id → when a plain job was enqueued
+local sizes = {}    -- id → bytes of its payload
+local kind          -- of the last plain job
 local function bare(id, packed)
+  if string.byte(packed) == 217 then
+    if not kind or string.sub(packed, 1, #kind.mark) ~= kind.mark then
+      local _, label = cmsgpack.unpack_limit(packed, 1, 0)
+      kind = kind_of(label)
+    end
+    local _
+    born[id], _, _, _, sizes[id] = struct.unpack('>I8BI8BI4', packed, #kind.mark + 2)
+    return kind
+  end
   if moved[id] then return nil end
   if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
 end
@@ -72,12 +84,12 @@ local function runnable(some, headers, state)
       h[REASON] = 'expired'
       move('expire', id, h, 'cancelled', 'expired')
       answer[2] = 1
-    elseif picked > 0 and size + h[SIZE] > bytes then
+    elseif picked > 0 and size + (sizes[id] or h[SIZE]) > bytes then
       answer[2] = 1
       break
     else
       found[#found + 1], taken[#taken + 1] = h, id
-      picked, size = picked + 1, size + h[SIZE]
+      picked, size = picked + 1, size + (sizes[id] or h[SIZE])
     end
   end
   return taken, found
@@ -91,20 +103,36 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- wrapped(packed) → what is stored of a job that runs, by the fence that was given out last.
+-- wrapped(mark, packed) → what is stored of a job that runs, by the fence that was given out last.
 local fence
-local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
-local function wrapped(packed) return running_mark .. struct.pack('>I8', fence) .. packed end
+local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
+local begun_mark = IS_BEGUN .. running_mark
+running_mark = IS_RUNNING .. running_mark
+local function wrapped(mark, packed) return mark .. struct.pack('>I8', fence) .. packed end
+
+-- start_plain(id, one, payload): a plain job of this kind runs.
+local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
+local function start_plain(id, one, payload)
+  local packed = wrapped(begun_mark, stored[id])
+  local a, b, c = records.n, places.n + 1, holds.n
+  records[a + 1], records[a + 2], records.n = id, packed, a + 2
+  places[b], places.n = lines[id], b
+  holds[c + 1], holds[c + 2], holds.n = '0', claim .. SEP .. id, c + 2
+  one.waited = one.waited + now - born[id]
+  join('lease', one, id)
+  give(id, packed, payload)
+end
 
 -- start(id, h, payload): it runs.
 local function start(id, h, payload)
   local packed = stored[id]
-  tally(sums, h[QUEUE], 'wait', now - h[SINCE])
   fence = fence + 1
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
+  if h.mark then return start_plain(id, h, payload) end
+  tally(sums, h[QUEUE], 'wait', now - h[SINCE])
   h[CLAIM], h[STARTED] = claim, now
   if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
-  give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed)), payload)
+  give(id, move('lease', id, h, 'running', nil, packed and wrapped(running_mark, packed)), payload)
 end
 
 -- begin(some, state): starts those of these that can run and have room in all their lanes.
@@ -157,6 +185,7 @@ end
 if fence then call('HSET', meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end
 
+for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
 call('HSET', calls, worker, made)
 local hungry = #answer - 2 < want * 3 and answer[2] == 0
 for _, name in ipairs(names) do

@@ -36,16 +36,17 @@ local function unreadable(id, claim)
   local fine, h = pcall(glance, raw, #mark + 18)
   if not fine then return false end
   drop(leases, claim .. SEP .. id)
+  meet({ h }, 1)
   for _, spec in ipairs(h[LANES]) do vacate(lane_of(spec), id) end
   tally(deltas, h[QUEUE], 'running', -1)
   quarantine(id, h[QUEUE])
   return true
 end
 
--- settle(verb, width, apply, quick) → a word per job: ok, cancelled or stale.
+-- settle(verb, width, apply, quick, conclude) → a word per job: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
--- quick is how headers are read, if not as a whole: see headers_of.
-local function settle(verb, width, apply, quick)
+-- quick is how headers are read, if not as a whole: see headers_of. conclude() is called when all were applied.
+local function settle(verb, width, apply, quick, conclude)
   local ids, answers = {}, {}
   for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
   local headers = quick and headers_of(ids, quick) or read(ids)
@@ -67,6 +68,7 @@ local function settle(verb, width, apply, quick)
       answers[i] = string.sub(last, 1, #settled) == settled and string.sub(last, #settled + 1) or 'stale'
     end
   end
+  if conclude then conclude() end
   finish()
   return answers
 end
