@@ -39,7 +39,7 @@ class Gauges:
                 return [_sum(name.decode(), int(value)) for name, value in found.items() if name]
 
     async def oldest(self, queues: Iterable[str]) -> dict[str, int]:
-        """Queue → since when, in ms, the one waits that has been ready for longest: the first of each priority is asked."""
+        """Queue → since when, in ms, its oldest ready job waits: the first of each priority is asked."""
         starts = {queue: f"[{queue}{SEPARATOR}" for queue in queues}
         heads: dict[str, list[str]] = {queue: [] for queue in starts}
         for _ in range(_LINES):

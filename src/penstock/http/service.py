@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.http import bodies, problems
 from penstock.http.access import Access, Who, check_origin
+from penstock.http.meters import Meters
 from penstock.http.problems import Refused
 from penstock.http.routes import Ask, Match, Route, Table, segments_of
 from penstock.program import Program
@@ -24,10 +26,11 @@ _LONGEST_PATH: Final = 4096  #: characters
 class Service:
     """Answers requests for one app, or for a namespace without its code."""
 
-    def __init__(self, program: Program, access: Access, table: Table) -> None:
+    def __init__(self, program: Program, access: Access, table: Table, meters: Meters) -> None:
         self._program = program
         self._access = access
         self._table = table
+        self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -49,9 +52,18 @@ class Service:
                 return
 
     async def _respond(self, request: Request) -> Response:
-        """Whatever happens, there is an answer."""
+        """Whatever happens, there is an answer, and it is counted."""
+        begun, match = time.perf_counter(), self._table.find(segments_of(request.scope))
+        response = await self._try(request, match)
+        method = "GET" if request.method == "HEAD" else request.method
+        route = match.routes.get(method) if match is not None else None
+        seconds = time.perf_counter() - begun
+        self._meters.note(route.method if route else "", route.path if route else "", response.status_code, seconds)
+        return response
+
+    async def _try(self, request: Request, match: Match | None) -> Response:
         try:
-            return await self._answer(request)
+            return await self._answer(request, match)
         except Refused as refused:
             return problems.reply(refused)
         except PenstockError as error:
@@ -61,8 +73,9 @@ class Service:
             log.exception("%s %s failed (%s)", request.method, request.url.path, mark)
             return problems.reply(Refused(500, f"this is a fault of the service; its log has it under {mark}"))
 
-    async def _answer(self, request: Request) -> Response:
-        match = self._find(request)
+    async def _answer(self, request: Request, match: Match | None) -> Response:
+        if match is None:
+            raise self._nothing(request)
         method = "GET" if request.method == "HEAD" else request.method
         route = match.routes.get(method)
         who = None if route is not None and route.role is None else self._access.identify(request)
@@ -80,14 +93,11 @@ class Service:
             return await route.handle(ask)
         return await _noted(ask, route)
 
-    def _find(self, request: Request) -> Match:
+    def _nothing(self, request: Request) -> Refused:
         if len(request.scope["path"]) > _LONGEST_PATH:
-            raise Refused(414, f"a path has at most {_LONGEST_PATH:,} characters")
-        match = self._table.find(segments_of(request.scope))
-        if match is None:
-            self._access.identify(request)  # what there is, and what there is not, is not for everybody
-            raise Refused(404, "there is nothing here; /openapi.json says what there is")
-        return match
+            return Refused(414, f"a path has at most {_LONGEST_PATH:,} characters")
+        self._access.identify(request)  # what there is, and what there is not, is not for everybody
+        return Refused(404, "there is nothing here; /openapi.json says what there is")
 
 
 def _check(who: Who, route: Route, request: Request) -> None:
