@@ -6,7 +6,8 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, Literal, get_args
 
 from starlette.requests import HTTPConnection
@@ -45,6 +46,9 @@ class Trust:
         _networks(self.proxies)
 
 
+_NEIGHBOUR: Final = Who("this machine", "admin")
+
+
 class Access:
     """The credentials that are known. Those that come are compared with all of them, in constant time."""
 
@@ -63,7 +67,7 @@ class Access:
                 raise BadOption(f"user {name!r}: use a name without a colon")
             self._known.append((_digest("user", name, _worthy(password, "a password")), Who(name, check_role(role))))
         self._basic, self._trust = bool(users), trust
-        self._proxies = _networks(trust.proxies) if trust else []
+        self._proxies = tuple(trust.proxies) if trust else ()
 
     @property
     def is_open(self) -> bool:
@@ -120,37 +124,41 @@ def check_role(role: Any) -> Role:
 
 def _neighbour(request: HTTPConnection) -> Who:
     """Without credentials: whoever is on this machine, and calls us by its name, so that no web page can."""
-    host = request.headers.get("host", "").rpartition("@")[2]
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    local = name == "localhost" or name.endswith(".localhost") or _is_local(name)
-    if not local or not _is_at(request, _networks(_LOCAL)):
+    if not _is_local(request.headers.get("host", "")) or not _is_at(request, _LOCAL):
         raise Refused(
             401, "no credentials are set, so only this machine may ask: set a token, users or a proxy's header"
         )
-    return Who("this machine", "admin")
+    return _NEIGHBOUR
 
 
-def _is_local(name: str) -> bool:
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:
-        return ip_address(name).is_loopback
+        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
     except ValueError:
         return False
 
 
-def _is_at(request: HTTPConnection, networks: list[Any]) -> bool:
+def _is_at(request: HTTPConnection, networks: tuple[str, ...]) -> bool:
     """Whether whoever connected to us has such an address; through a socket in the file system, it has."""
-    client, server = request.client, request.scope.get("server")
+    client, server = request.scope.get("client"), request.scope.get("server")
     if client is None:
         return server is not None and server[1] is None
+    return _is_within(client[0], networks)
+
+
+@lru_cache(maxsize=1024)
+def _is_within(host: str, networks: tuple[str, ...]) -> bool:
     try:
-        address = ip_address(client.host.partition("%")[0])
+        address = ip_address(host.partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
-    return any((mapped or address) in network for network in networks)
+    return any((mapped or address) in network for network in _networks(networks))
 
 
-def _networks(texts: Sequence[str]) -> list[Any]:
+def _networks(texts: Sequence[str]) -> list[IPv4Network | IPv6Network]:
     try:
         return [ip_network(text) for text in texts]
     except ValueError as error:

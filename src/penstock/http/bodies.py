@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from penstock.http.problems import Refused
 from penstock.options import unknown
@@ -20,18 +20,20 @@ async def read(request: Request, most: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > most:
         raise _too_large(most)
-    body = bytearray()
+    body, more = b"", True
     try:
         async with asyncio.timeout(SECONDS):
-            async for chunk in request.stream():
-                body += chunk
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "the body ended too soon")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
                 if len(body) > most:
                     raise _too_large(most)
     except TimeoutError:
         raise Refused(408, f"the body did not come within {SECONDS:g} s", {"Connection": "close"}) from None
-    except ClientDisconnect:
-        raise Refused(400, "the body ended too soon") from None
-    return bytes(body)
+    return body
 
 
 def check_type(request: Request) -> None:
@@ -60,9 +62,9 @@ def _decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
 
 def query(request: Request, kind: type[Any]) -> Any:
     """What follows the question mark, as this type."""
-    pairs = request.query_params.multi_items()
-    if not pairs:
+    if not request.scope["query_string"]:
         return kind()
+    pairs = request.query_params.multi_items()
     given = dict(pairs)
     if len(given) < len(pairs):
         raise Refused(422, "a query parameter is given twice")

@@ -70,20 +70,30 @@ class Table:
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
-        self._by_shape: dict[tuple[str, ...], dict[str, Route]] = {}
+        shapes: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
-            self._by_shape.setdefault(tuple(route.path.split("/")), {})[route.method] = route
+            shapes.setdefault(tuple(route.path.split("/")), {})[route.method] = route
+        self._fixed = {shape: Match(found, {}) for shape, found in shapes.items() if not any(map(_is_open, shape))}
+        self._others = [(shape, found) for shape, found in shapes.items() if shape not in self._fixed]
 
-    def find(self, segments: list[str]) -> Match | None:
-        for shape, routes in self._by_shape.items():
+    def find(self, segments: tuple[str, ...]) -> Match | None:
+        return self._fixed.get(segments) or self._find_open(segments)
+
+    def _find_open(self, segments: tuple[str, ...]) -> Match | None:
+        for shape, routes in self._others:
             if len(shape) == len(segments):
                 pairs = list(zip(shape, segments, strict=True))
-                if all(part == segment or (part.startswith("{") and segment) for part, segment in pairs):
-                    return Match(routes, {part[1:-1]: unquote(one) for part, one in pairs if part.startswith("{")})
+                if all(part == segment or (_is_open(part) and segment) for part, segment in pairs):
+                    return Match(routes, {part[1:-1]: unquote(one) for part, one in pairs if _is_open(part)})
         return None
 
 
-def segments_of(scope: Mapping[str, Any]) -> list[str]:
+def _is_open(part: str) -> bool:
+    """Whether this part of a route's path stands for a value."""
+    return part.startswith("{")
+
+
+def segments_of(scope: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts of the path as it was sent, below the place where this service is mounted."""
     raw = scope.get("raw_path")
     path = raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"])
@@ -91,4 +101,4 @@ def segments_of(scope: Mapping[str, Any]) -> list[str]:
     prefix = scope.get("root_path", "").rstrip("/").split("/")
     if len(prefix) > 1 and [unquote(part) for part in segments[: len(prefix)]] == prefix:
         segments = ["", *segments[len(prefix) :]]
-    return segments if len(segments) > 1 else ["", ""]
+    return tuple(segments) if len(segments) > 1 else ("", "")
