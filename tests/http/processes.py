@@ -34,8 +34,10 @@ async def tick() -> None: ...
 class Serve:
     """The process, and where it listens."""
 
-    def __init__(self, folder: Path, url: str, name: str, *arguments: str, **environment: str) -> None:
-        (folder / "tasks.py").write_text(TASKS)
+    def __init__(
+        self, folder: Path, url: str, name: str, *arguments: str, tasks: str = TASKS, **environment: str
+    ) -> None:
+        (folder / "tasks.py").write_text(tasks)
         self.log = folder / "serve.log"
         ours = {"PENSTOCK_URL": url, "NAMESPACE": name}
         with self.log.open("wb") as log:
@@ -66,8 +68,10 @@ class Serve:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, url: str, name: str, *arguments: str, **environment: str) -> Iterator[Serve]:
-    started = Serve(folder, url, name, *arguments, **environment)
+def serve(
+    folder: Path, url: str, name: str, *arguments: str, tasks: str = TASKS, **environment: str
+) -> Iterator[Serve]:
+    started = Serve(folder, url, name, *arguments, tasks=tasks, **environment)
     try:
         yield started
     finally:
