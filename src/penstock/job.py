@@ -25,8 +25,8 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     The Lua constants of the same names are made from this list, so it is the one place that fixes the layout.
     Times are milliseconds of the server's clock, 0 for never. New fields go to the end and need a default.
-    Lease and complete read the fields up to `started` and rewrite none: see `Running` and `Done`. Most jobs have no such
-    header at all until something happens to them: see `Plain`.
+    Lease and complete read the fields up to `started` and rewrite none: see `Running` and `Done`. Most jobs have no
+    such header until something happens to them: see `Plain`.
     """
 
     state: State | Literal[""]
@@ -72,13 +72,15 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What enqueue stores of a job that waits for nothing but its turn: what it has in common with those alike, and
-    what it has not. The values follow each other without the mark of an array, so that what is put in front of them,
-    `Begun`, makes one with them."""
+    """What enqueue stores of a job that waits for nothing but its turn: a label, and what it does not share.
+
+    Those with the same label differ in nothing that lease and complete ask for. The values follow each other without
+    the mark of an array, so that they are the end of one when lease puts something in front of them: see `Begun`.
+    """
 
     label: str
-    created: int
     seq: int
+    created: int
     size: int
 
     def header(self) -> Header:
@@ -99,8 +101,8 @@ class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
     started: int
     fence: int
     label: str
-    created: int
     seq: int
+    created: int
     size: int
 
     @property
@@ -109,7 +111,7 @@ class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return kind(self.label)
 
     def header(self) -> Header:
-        plain = Plain(self.label, self.created, self.seq, self.size)
+        plain = Plain(self.label, self.seq, self.created, self.size)
         return Running(self.claim, self.started, self.fence, plain.header()).header()
 
 
@@ -150,7 +152,7 @@ class Done(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
-#: The first byte of what is stored tells what it is: a text (a plain job), a msgpack array of 7, 4 or 3, or of more values.
+#: The first byte of what is stored tells which of these it is; a header is a longer array.
 PLAIN: Final = 0xD9
 BEGUN: Final = 0x97
 RUNNING: Final = 0x94

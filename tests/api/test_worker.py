@@ -995,3 +995,20 @@ async def test_an_idle_worker_sends_less_than_a_command_per_second(app: Penstock
         before = await commands(app)
         await asyncio.sleep(5)  # the time over which it is measured
         assert await commands(app) - 1 - before < 5  # one was the question
+
+
+async def test_a_job_for_an_idle_worker_takes_three_calls(app: Penstock) -> None:
+    started: asyncio.Queue[None] = asyncio.Queue()
+
+    @app.task
+    async def quick() -> None:
+        started.put_nowait(None)
+
+    async with app.worker():
+        await asyncio.sleep(0.2)  # its first rounds
+        before = await commands(app)
+        for _ in range(20):
+            await quick.enqueue()
+            await started.get()
+            await asyncio.sleep(0.05)  # until it is settled
+        assert await commands(app) - 1 - before <= 3 * 20 + 5  # enqueue, lease, complete; and what keeps a worker alive

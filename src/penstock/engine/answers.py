@@ -36,7 +36,7 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def header(self) -> Header:
-        """As it is while the job runs; of `found.ready`, what does not change is at hand without putting this together."""
+        """As it is while the job runs; `found.ready` has at hand what does not change."""
         return self.found.header()
 
     @property

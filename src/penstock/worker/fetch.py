@@ -91,6 +91,7 @@ class Fetcher:
         self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
         self._more = True  #: there may be work that was not asked for yet
+        self._plenty = False  #: the last answer was full: whoever has room may ask, also while others do
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
@@ -159,6 +160,8 @@ class Fetcher:
             await self._sleep(look)
             return
         self._asked += max(want, 0)
+        if want > 0:
+            self._more = self._plenty
         try:
             await self._trip(outcomes, want)
         finally:
@@ -224,7 +227,8 @@ class Fetcher:
             if worker == self.worker:
                 await self._unknown()
             return
-        self._more = self._news or leased.again or len(leased.leases) >= want
+        self._plenty = leased.again or len(leased.leases) >= want
+        self._more = self._more or self._news or self._plenty
         self.left -= len(leased.leases)
         for job_id in leased.unreadable:
             self.busy += 1

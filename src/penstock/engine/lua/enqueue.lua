@@ -23,7 +23,7 @@ local function admit(id, label, payload)
   local turn = string.format('%02d%014d', kind[PRIORITY], sequence)
   local a, b, c = records.n, contents.n, places.n
   records[a + 1], records.n = id, a + 2
-  records[a + 2] = label .. struct.pack('>BI8BI8BI4', 207, now, 207, sequence, 206, #payload)
+  records[a + 2] = label .. struct.pack('>BI8BI8BI4', 207, sequence, 207, now, 206, #payload)
   contents[b + 1], contents[b + 2], contents.n = id, payload, b + 2
   places[c + 1], places[c + 2], places.n = '0', kind[QUEUE] .. SEP .. turn .. SEP .. id, c + 2
   admitted[id] = kind

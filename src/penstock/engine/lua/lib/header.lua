@@ -2,7 +2,7 @@
 -- keys: jobs scheduled ready held leases dead finished tombs
 
 -- A header is an array of FIELDS values. Most jobs have none: a plain job, one without lanes, batch, unique key, expiry, due
--- time or an id of somebody's choice, is stored as label, time, place and size (job.Plain) until something happens to it.
+-- time or an id of somebody's choice, is stored as label, place, time and size (job.Plain) until something happens to it.
 -- Lease and complete rewrite neither, they put something in front: [claim, started, fence, header] is a job that runs,
 -- [since, result, the former] one that is done; each number in nine bytes. So these two, which every job goes through, read
 -- only the label of a plain job, and the first HOT values of a header. Every other verb unwraps it.
@@ -45,7 +45,7 @@ end
 
 -- plain(raw, at) → the header of the plain job that begins there.
 local function plain(raw, at)
-  local _, label, created, seq, size = cmsgpack.unpack_limit(raw, 4, at)
+  local _, label, seq, created, size = cmsgpack.unpack_limit(raw, 4, at)
   local kind, h = kind_of(label), listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
   h[STATE], h[TASK], h[QUEUE], h[PRIORITY], h[KEEP] = 'ready', kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP]
   h[RETRIES], h[CREATED], h[SINCE], h[SEQ], h[ARRIVAL], h[SIZE] = kind[RETRIES], created, created, seq, seq, size
