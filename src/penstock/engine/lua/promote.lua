@@ -1,4 +1,4 @@
--- promote: scheduled → ready, for what is due, in the order of due times.
+-- promote: scheduled → ready | held, for what is due, in the order of due times.
 -- flags: allow-oom
 -- include: header write lanes move line enter finish
 -- args: how many at most

@@ -1,4 +1,4 @@
--- reap: the jobs of a dead worker: running → ready at the head of the line, or → dead after too many crashes.
+-- reap: the jobs of a dead worker: running → ready | held at the head of the line, or → dead after too many crashes.
 -- Anyone may call it, any number at once. It starts from `leases`: a worker that no index knows is dead too.
 -- flags: allow-oom
 -- include: header write lanes move line enter finish settle life

@@ -1,4 +1,4 @@
--- release: running → ready, at the head of its line, no attempt used. What a worker gives back when it stops.
+-- release: running → ready | held, at the head of its line, no attempt used. What a worker gives back when it stops.
 -- flags: allow-oom
 -- include: header write lanes move line enter finish settle
 -- args: worker, then per job: id, call number

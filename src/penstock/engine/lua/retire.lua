@@ -1,4 +1,4 @@
--- retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used.
+-- retire: running → ready | held at the head of the line, for all that a worker holds whose life ends. No attempt used.
 -- flags: allow-oom
 -- include: header write lanes move line enter finish settle life
 -- args: worker, how many jobs at most

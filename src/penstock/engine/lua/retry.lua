@@ -1,4 +1,4 @@
--- retry: running → scheduled, or → ready without a delay. One failure more.
+-- retry: running → scheduled, or → ready | held without a delay. One failure more.
 -- flags: allow-oom
 -- include: header write lanes move line enter finish settle
 -- args: worker, then per job: id, call number, delay in ms, reason, error as JSON

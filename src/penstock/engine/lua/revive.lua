@@ -1,4 +1,4 @@
--- revive: dead | cancelled → ready, at the tail of its line, with a fresh budget.
+-- revive: dead | cancelled → ready | held, at the tail of its line, with a fresh budget.
 -- include: header write lanes move line enter finish
 -- keys: payloads
 -- args: the ids
