@@ -9,6 +9,7 @@ from penstock.control import LaneControl, QueueControl
 from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
 from penstock.engine.keys import Keys
 from penstock.errors import BadArguments, BadOption, UnknownTask
+from penstock.events import Events, Since
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.lanes import Lane, lane_name, lock_spec
@@ -226,6 +227,12 @@ class Penstock:
         job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
+
+    # Watching
+
+    def events(self, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None) -> Events:
+        """What happens, as it happens: an async iterator, from now on, or since an event's id or a time."""
+        return Events(self.hub.engine, queue=queue, since=since, kinds=kinds)
 
     # Steering
 

@@ -12,6 +12,7 @@ from penstock.context import running_on_loop
 from penstock.engine.answers import Watched
 from penstock.engine.views import Record
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
+from penstock.events import JobEvents, Since
 from penstock.hub import Hub
 from penstock.job import FINISHED, Attempt, Header, State
 from penstock.times import Duration, instant, milliseconds
@@ -160,6 +161,10 @@ class Job(Generic[R_co]):
         if running_on_loop():
             raise PenstockError("explain_sync() would block this event loop: await explain()")
         return self._hub.run(self._hub.views.explain(self.id))
+
+    def events(self, since: Since = None) -> JobEvents:
+        """What happened to it and happens, as it happens, until it has ended: an async iterator."""
+        return JobEvents(self._hub.engine, self.id, since)
 
     def _cancelled(self, word: str) -> str:
         if word == "missing":

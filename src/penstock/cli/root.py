@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
     "lane": ("penstock.cli.lane:lane", "List lanes and locks, change what they allow."),
     "cron": ("penstock.cli.cron:cron", "List schedules, run, pause and resume them."),
+    "events": ("penstock.cli.events:events", "Print what happens, as it happens."),
     "workers": ("penstock.cli.workers:workers", "List the live workers."),
     "doctor": ("penstock.cli.doctor:doctor", "Check settings, server and every invariant of what is stored."),
     "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
