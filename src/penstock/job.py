@@ -63,6 +63,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     reason: str = ""  #: why it is dead, cancelled or put off
     progress: str = ""  #: JSON
     compact: int = 0  #: 1 for a tombstone: only identity and outcome are left
+    death: str = ""  #: fingerprint of the error that it died of; other dead jobs may have the same
 
     @property
     def attempt(self) -> int:

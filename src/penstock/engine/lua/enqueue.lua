@@ -1,8 +1,8 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
--- include: header write lanes move line finish create
+-- include: header write lanes move line finish create room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) and its payload
--- returns: per job: created | exists | unique, the id that holds, its state
+-- returns: per job: created | exists | unique | full, the id that holds, its state
 -- event: enqueue
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
@@ -20,7 +20,9 @@ for i, id in ipairs(ids) do
     id, h = holder(new[UNIQUE])
     word = h and 'unique'
   end
-  if not h then
+  if not h and not has_room(new[QUEUE]) then
+    id, h, word = ids[i], new, 'full'
+  elseif not h then
     id, h, word = ids[i], new, 'created'
     create('enqueue', id, h, ARGV[i * 3])
   end

@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes move line finish candidates numbers
+-- include: header write lanes move line finish candidates numbers halt
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -92,7 +92,7 @@ local function park(id, at)
 end
 
 -- wrapped(packed) → what is stored of a job that runs, by the fence that was given out last.
-local fence
+local fence, halted
 local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function wrapped(packed) return running_mark .. struct.pack('>I8', fence) .. packed end
 
@@ -111,12 +111,15 @@ end
 local function begin(some, state)
   local taken, headers = runnable(some, headers_of(some, bare), state)
   if #taken == 0 then return end
-  fence = fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
+  if not fence then
+    local known_so_far = call('HMGET', meta, 'fence', 'halted')
+    fence, halted = math.max(tonumber(known_so_far[1] or 0), now_us - 1), halted_in(known_so_far[2] or '')
+  end
   meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
     local h = headers[i]
-    local blocked = #h[LANES] > 0 and obstacle(h)
+    local blocked = halted[h[TASK]] and halt(id, h[TASK]) or #h[LANES] > 0 and obstacle(h)
     if not contents[i] then
       h = read({ id })[1]
       h[REASON] = 'payload_lost'

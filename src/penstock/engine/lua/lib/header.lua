@@ -35,7 +35,7 @@ local function whole(raw)
   if kind ~= 220 then return nil end
   local h = checked(listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3)))
   local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
-    + #h[NONCE] + #h[LAST] + #h[REASON]
+    + #h[NONCE] + #h[LAST] + #h[REASON] + #h[DEATH]
   if claim then
     h[STATE], h[SINCE], h[CLAIM], h[STARTED], h[FENCE] = 'running', started, claim, started, fence
     h[STARTS] = h[STARTS] + 1
