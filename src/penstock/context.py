@@ -6,6 +6,7 @@ import json
 import logging
 from typing import Any, Protocol
 
+from penstock.codec import decode_any, open_envelope
 from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
 
@@ -63,6 +64,12 @@ class JobContext:
         """Grows with every start of any job of the app; a resource may refuse an older one."""
         return self._lease.found.fence
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """By name, as plain data; for those who take jobs by hand. A task has its own, converted."""
+        found: dict[str, Any] = decode_any(bytes(open_envelope(self._lease.payload).args))
+        return found
+
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far it has come; StaleLease if the job is no longer this attempt's."""
         self._judge(await self._engine.progress(self._worker, self.id, self._number, _shown(done, total, message)))
@@ -98,6 +105,10 @@ def current_job() -> JobContext:
 
 def enter(context: JobContext) -> "contextvars.Token[JobContext]":
     return _current.set(context)
+
+
+def leave(token: "contextvars.Token[JobContext]") -> None:
+    _current.reset(token)
 
 
 def _shown(done: float, total: float | None, message: str) -> str:

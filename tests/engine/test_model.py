@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -160,16 +161,15 @@ def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any])
     match verb:
         case "enqueue":
             return [model.enqueue(*job) for job in args[0]]
-        case "log":
-            return [model.log(args[0], *row) for row in args[1]]
         case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
             return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
         case "register":
             return model.register(*args[:2])
         case "reap_worker":
             return model.reap(args[2], *args[:2], **options)
-        case _ if verb in SETTLES:
-            return [model.settle(verb, args[0], *row) for row in args[1]]
+        case _ if verb in {*SETTLES, "log"}:
+            call = model.log if verb == "log" else partial(model.settle, verb)
+            return [call(args[0], *row) for row in args[1]]
         case _:
             return getattr(model, verb)(*args, **options)
 

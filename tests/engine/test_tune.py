@@ -1,5 +1,6 @@
 """tune: what a lane allows is set by hand, or again as the code says. What waits is shown if there is room."""
 
+from penstock.engine.answers import Lease
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.mend import reconcile
@@ -119,7 +120,8 @@ async def test_a_paused_task_holds_its_jobs_and_no_others(engine: Engine) -> Non
     worker = await TestWorker(engine).register()
     await engine.tune("task:tasks:run", paused=True)
     await enqueue(engine, *(new_job(f"job{n}") for n in range(12)), new_job("other", task="tasks:other"))
-    leased, number = [], 0
+    leased: list[Lease] = []
+    number = 0
     while number < 20 and not leased:
         number += 1
         leased = await worker.lease(4)

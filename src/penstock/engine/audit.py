@@ -95,6 +95,7 @@ class _Audit:
         for index in _INDEXES:
             await self._check_index(index)
         await self._check_guards()
+        await self._check_obituaries()
         await self._check_contents()
         await self._check_counts()
         await self._check_workers()
@@ -243,6 +244,7 @@ class _Audit:
                 if header is None or header.state in FINISHED:
                     self._report("waiting", job_id, "is awaited, but nobody will be told")
 
+    async def _check_obituaries(self) -> None:
         async for page in self._pages("deaths"):
             for (member, _), (job_id, header) in zip(
                 page, await self._headers([_job_of(m) for m, _ in page]), strict=True

@@ -36,7 +36,7 @@ class NewJob(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """Other arguments for a job that runs again; lanes and unique key follow from them, None leaves them as they are."""
+    """Other arguments for a job that runs again; lanes and unique key follow from them, None leaves both alone."""
 
     payload: bytes
     lanes: list[str] | None = None

@@ -232,6 +232,8 @@ class Views:
         what = f"{'lock' if lane.is_lock else 'lane'} {lane.name!r}"
         before = await self._before_in_lane(job_id, header)
         place = f"{before} jobs of its queue come before it"
+        if lane.paused and stored.startswith("task:"):
+            return f"held: task {header.task!r} is paused; {place}"
         if lane.paused:
             return f"held: {what} is paused; {place}"
         if lane.limit is not None and lane.in_use >= lane.limit:

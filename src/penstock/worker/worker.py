@@ -126,8 +126,8 @@ class Worker:
             self._engine,
             self._life,
             self._reach,
-            lost=lambda worker: _soon(loop, self.reborn, worker),
-            cancelling=lambda job_id: _soon(loop, self.cancel, job_id),
+            lost=lambda worker: soon(loop, self.reborn, worker),
+            cancelling=lambda job_id: soon(loop, self.cancel, job_id),
             moved=self._more,
         )
 
@@ -262,6 +262,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, act: Any, *args: Any) -> None:
+def soon(loop: asyncio.AbstractEventLoop, act: Any, *args: Any) -> None:
+    """Have something done on a loop, from another thread."""
     with suppress(RuntimeError):  # the loop has been closed meanwhile
         loop.call_soon_threadsafe(act, *args)
