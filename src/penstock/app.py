@@ -64,6 +64,7 @@ class Penstock:
         concurrency: int | None = None,
         queues: Iterable[str] | None = None,
         lease: Duration | None = None,
+        job_log: str | None = None,
     ) -> None:
         self.name = Keys(name).namespace
         self.settings: Settings = load(
@@ -74,6 +75,7 @@ class Penstock:
                 "concurrency": concurrency,
                 "queues": queues,
                 "lease": lease,
+                "job_log": job_log,
             }
         )
         self._hub: Hub | None = None

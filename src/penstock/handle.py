@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from penstock.codec import shown_arguments, tags_of
 from penstock.context import running_on_loop
 from penstock.engine.answers import Watched
-from penstock.engine.views import Record
+from penstock.engine.views import LogLine, Record
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
 from penstock.events import JobEvents, Since
 from penstock.hub import Hub
@@ -161,6 +161,13 @@ class Job(Generic[R_co]):
         if running_on_loop():
             raise PenstockError("explain_sync() would block this event loop: await explain()")
         return self._hub.run(self._hub.views.explain(self.id))
+
+    async def log(self) -> list[LogLine]:
+        """The last lines that its attempts wrote: by `current_job().log(text)`, or logged while they ran."""
+        return (await self._hub.views.log(self.id)).lines
+
+    def log_sync(self) -> list[LogLine]:
+        return self._hub.run(self.log())
 
     def events(self, since: Since = None) -> JobEvents:
         """What happened to it and happens, as it happens, until it has ended: an async iterator."""

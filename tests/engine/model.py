@@ -30,7 +30,7 @@ class Model:
         self.payloads: dict[str, bytes] = {}
         self.results: dict[str, bytes] = {}
         self.attempts: dict[str, list[Attempt]] = {}
-        self.logs: dict[str, list[Any]] = {}  #: the last attempt, how many lines it sent, how many are gone, the others
+        self.logs: dict[str, list[Any]] = {}  #: attempts and how many lines they sent, how many are gone, the others
         self.workers: dict[str, int] = {}  #: alive until
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.retired: dict[str, int] = {}  #: since when
@@ -174,11 +174,14 @@ class Model:
 
     def log(self, worker: str, job_id: str, number: int, before: int, lines: list[Any]) -> str:
         h, claim = self.jobs.get(job_id), f"{worker}{SEPARATOR}{number}"
-        if h is None or h.claim != claim:
+        if h is None or h.compact:
             return "stale"
-        last, sent, gone, kept = self.logs.get(job_id, ["", 0, 0, []])
-        sent = sent if last == claim else before
-        self.logs[job_id] = [claim, max(sent, before + len(lines)), gone, kept + lines[max(sent - before, 0) :]]
+        sent, gone, kept = self.logs.get(job_id, [[], 0, []])
+        counts = dict(zip(sent[::2], sent[1::2], strict=True))
+        known = counts.get(claim, before)
+        counts[claim] = max(known, before + len(lines))
+        sent = [value for row in list(counts.items())[-4:] for value in row]
+        self.logs[job_id] = [sent, gone, kept + lines[max(known - before, 0) :]]
         self._tell("log", job_id)
         return "ok"
 

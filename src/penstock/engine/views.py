@@ -21,6 +21,7 @@ from penstock.schedule import Spec, Standing
 _MOST = re.compile(r"max=(\d+)\.")
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
+_log = msgspec.msgpack.Decoder(tuple[list[str | int], int, list[tuple[int, int, str, str]]]).decode
 _node = msgspec.msgpack.Decoder(tuple[str, list[str], int, int]).decode
 
 
@@ -45,6 +46,22 @@ class Event(NamedTuple):
     job: str
     attempt: int
     note: str
+
+
+class LogLine(NamedTuple):
+    """A line that an attempt wrote."""
+
+    at: int
+    attempt: int
+    level: str
+    text: str
+
+
+class JobLog(NamedTuple):
+    """How many lines of a job are no longer kept, and those that are."""
+
+    gone: int
+    lines: list[LogLine]
 
 
 class QueueSettings(NamedTuple):
@@ -261,6 +278,15 @@ class Views:
             return f"no live worker serves queue {header.queue!r}"
         before = await self.position(job_id)
         return f"ready: {before} jobs of queue {header.queue!r} come before it, {len(serving)} workers serve it"
+
+    async def log(self, job_id: str) -> JobLog:
+        """The last lines that a job's attempts wrote."""
+        raw = await self._link.ask(lambda client: client.hget(self._key("logs"), job_id))
+        try:
+            _, gone, lines = _log(raw) if raw else ([], 0, [])
+        except msgspec.MsgspecError:
+            return JobLog(0, [])
+        return JobLog(gone, [LogLine(*line) for line in lines])
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
         """All jobs whose headers can be read, in no order, in pages."""

@@ -24,6 +24,7 @@ from penstock.program import Program
 from penstock.steer import Steer
 from penstock.worker.fetch import LOOK, Numbers
 from penstock.worker.keep import OwnKeeper
+from penstock.worker.lines import Lines, captured
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.settle import Settled, settle
 from penstock.worker.worker import QUIET, about, soon
@@ -178,6 +179,8 @@ class QueueStream:
             cancelling=lambda job_id: soon(loop, self._cancel, job_id),
             moved=self._wake.set,
         )
+        self._lines = Lines(self._engine)
+        stack.enter_context(captured(self._program.settings.job_log))
         await self._begin()
         stack.push_async_callback(self._leave)
         loops = [*self._keeper.start(), self._fill()]
@@ -213,6 +216,7 @@ class QueueStream:
         """Whatever was not settled goes back at once."""
         self._taken.clear()
         self._unsettled.clear()
+        await self._lines.aclose()
         with suppress(PenstockError):  # what cannot be said is seen when the lease has run out
             await self._keeper.gone(self._name)
 
@@ -255,7 +259,7 @@ class QueueStream:
 
     async def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
         for lease in leased.leases:
-            context = JobContext(lease, worker, number, self._engine, None)
+            context = JobContext(lease, worker, number, self._engine, None, self._lines)
             context.cancelling = bool(lease.found.ready.cancelling)
             envelope = _envelope(lease)
             context.tags = tuple(envelope.tags) if envelope else ()
