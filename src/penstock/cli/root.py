@@ -17,8 +17,9 @@ from penstock.errors import PenstockError
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
-    "job": ("penstock.cli.job:job", "Look at single jobs, cancel them, run them again."),
-    "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
+    "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again; one, or all that a filter fits."),
+    "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),
+    "dead": ("penstock.cli.dead:dead", "Dead jobs: list what they died of, run them again, discard them."),
     "lane": ("penstock.cli.lane:lane", "List lanes and locks, change what they allow."),
     "cron": ("penstock.cli.cron:cron", "List schedules, run, pause and resume them."),
     "events": ("penstock.cli.events:events", "Print what happens, as it happens."),

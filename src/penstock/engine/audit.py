@@ -202,7 +202,7 @@ class _Audit:
         unfinished = header.state not in FINISHED
         if score != where.score:
             self._report("place", job_id, f"is {header.state}, but in {where.key} its score is {score}")
-        lost = header.state == "dead" and header.reason == "payload_lost"
+        lost = header.size < 0 or (header.state == "dead" and header.reason == "payload_lost")
         if payload != (header.state != "done" and not header.compact) and not lost:
             self._report("payload", job_id, f"is {header.state}, payload {'kept' if payload else 'missing'}")
         if result != (header.result == 1 and not header.compact):

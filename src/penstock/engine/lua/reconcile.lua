@@ -33,6 +33,10 @@ local function mend(id, h)
     h[REASON] = 'payload_lost'
     return fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
+  if h[STATE] ~= 'done' and h[COMPACT] == 0 and h[SIZE] >= 0 and call('HEXISTS', payloads, id) == 0 then
+    h[SIZE] = -1   -- it is known that nothing is there; should it have to run again, it is buried
+    fix(save, id, h)
+  end
   due(place(id, h))
   if h[STATE] == 'dead' and h[COMPACT] == 0 then due(deaths, 0, obituary(id, h)) end
   for i, spec in ipairs(h[LANES]) do
@@ -135,7 +139,7 @@ local function turn_page()
   local key = hashes[part] or zsets[part]
   local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
   local rows, ids = page[2], {}
-  for i = 1, #rows, 2 do ids[#ids + 1] = string.match(rows[i], '[^\31]*$') end
+  for i = 1, #rows, 2 do ids[#ids + 1] = part == 'jobs' and rows[i] or string.match(rows[i], '[^\31]*$') end
   local headers = read(ids)
   for i, id in ipairs(ids) do
     local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]

@@ -44,7 +44,7 @@ end
 
 for i, id in ipairs(ids) do
   local h, payload, other_lanes, key = headers[i], changes(i)
-  if not h or h[COMPACT] == 1 or call('HEXISTS', payloads, id) == 0 then
+  if not h or h[COMPACT] == 1 or (not payload and call('HEXISTS', payloads, id) == 0) then
     answers[i] = h and h[STATE] == 'done' and 'done' or 'missing'
   elseif h[STATE] ~= 'dead' and h[STATE] ~= 'cancelled' then
     answers[i] = h[STATE]
