@@ -79,6 +79,7 @@ class Penstock:
             }
         )
         self._hub: Hub | None = None
+        self.search: float | None = None  #: seconds that a server is looked for, if not two fifths of the deadline
         self.program = Program(self.name, self.settings, lambda: self.hub, lifespan)
 
     def __repr__(self) -> str:
@@ -306,7 +307,7 @@ class Penstock:
     def hub(self) -> Hub:
         """The way to the server, made with the first use."""
         if self._hub is None:
-            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000)
+            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
         return self._hub
 
     async def aclose(self) -> None:

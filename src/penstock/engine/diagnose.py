@@ -236,7 +236,7 @@ _TODO: Final = {
     "payloads": "its header was lost: penstock doctor --fix drops the rest",
     "conservation": "headers were deleted, and those jobs are lost; penstock doctor --fix sets the count",
     "leases": "its worker is gone: the timer of any live worker takes the job back; penstock doctor --fix does so now",
-    "keepers": "workers say again which schedules they have when they are restarted; penstock doctor --fix clears the rest",
+    "keepers": "restart the workers: they say which schedules they have; penstock doctor --fix clears the rest",
     "result": "the result is lost; penstock doctor --fix notes that it is not kept",
 }
 
