@@ -205,7 +205,7 @@ local function next_waiters(n)
     for _, queue in ipairs(open) do
       local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
       for _, member in ipairs(most > 0 and next_of(lane, queue, most) or {}) do
-        local id = string.match(member, '[^\31]*$')
+        local id = last_part(member)
         if not next_lines[id] then found[#found + 1], chosen[queue] = id, (chosen[queue] or 0) + 1 end
         next_lines[id] = member
       end
