@@ -4,7 +4,6 @@ from typing import Final
 
 from starlette.responses import Response
 
-from penstock.control import QueueControl
 from penstock.http import bodies
 from penstock.http.pages import page
 from penstock.http.problems import Refused
@@ -25,22 +24,18 @@ async def get(ask: Ask) -> Response:
 
 
 async def pause(ask: Ask) -> Response:
-    await (await _known(ask)).pause()
+    await ask.program.hub().engine.pause((await _one(ask)).name)
     return answer(await _one(ask))
 
 
 async def resume(ask: Ask) -> Response:
-    await (await _known(ask)).resume()
+    await ask.program.hub().engine.resume((await _one(ask)).name)
     return answer(await _one(ask))
 
 
 async def limit(ask: Ask) -> Response:
     wanted: LimitRequest = bodies.decode(ask.body, LimitRequest)
-    queue = await _known(ask)
-    if wanted.limit is None:
-        await queue.reset()
-    else:
-        await queue.set(limit=wanted.limit)
+    await ask.program.hub().engine.cap((await _one(ask)).name, -1 if wanted.limit is None else wanted.limit)
     return answer(await _one(ask))
 
 
@@ -51,15 +46,11 @@ async def rows(program: Program) -> list[QueueAnswer]:
     names = counts.keys() | settings.keys() | {task.options.queue for task in program.tasks.values()}
     found = []
     for name in sorted(names):
-        paused, most = settings.get(name, (False, None))
+        paused, most, *_ = settings.get(name, (False, None))
         serving = sum("*" in node.queues or name in node.queues for node in nodes)
         by_state: dict[str, int] = {state: counts.get(name, {}).get(state, 0) for state in STATES}
         found.append(QueueAnswer(name, paused, most, serving, by_state))
     return found
-
-
-async def _known(ask: Ask) -> QueueControl:
-    return QueueControl(ask.program.hub, (await _one(ask)).name)
 
 
 async def _one(ask: Ask) -> QueueAnswer:
