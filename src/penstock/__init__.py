@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UnknownTask,
         UnsuitableServer,
     )
+    from penstock.events import Event
     from penstock.handle import Failure, Job, JobStatus
     from penstock.lanes import Lane
     from penstock.steer import Bury, Retry, Snooze
@@ -39,6 +40,7 @@ __all__ = [
     "BatchSealed",
     "Bury",
     "Call",
+    "Event",
     "Failure",
     "Job",
     "JobCancelled",
@@ -76,6 +78,7 @@ _HOMES = {
     "BatchSealed": "penstock.errors",
     "Bury": "penstock.steer",
     "Call": "penstock.task",
+    "Event": "penstock.events",
     "Failure": "penstock.handle",
     "Job": "penstock.handle",
     "JobCancelled": "penstock.errors",

@@ -17,6 +17,7 @@ NAMES = {
     "a job": {"Job", "JobStatus", "Failure", "JobContext", "current_job", "Retry", "Snooze", "Bury"},
     "time": {"Schedule", "ScheduleStatus", "Tick"},
     "lanes": {"Lane"},
+    "watching": {"Event"},
     "workers": {"Worker"},
     "errors": {
         "PenstockError",

@@ -26,6 +26,7 @@ _INDEXES: Final = (
     "waiting",
     "ticks",
     "keepers",
+    "deaths",
 )
 _REST: Final = (
     "workers",
@@ -39,6 +40,8 @@ _REST: Final = (
     "payloads",
     "results",
     "attempts",
+    "logs",
+    "limits",
 )
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 

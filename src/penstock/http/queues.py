@@ -4,6 +4,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from penstock.engine.views import QueueSettings
 from penstock.http import bodies
 from penstock.http.pages import page
 from penstock.http.problems import Refused
@@ -46,10 +47,10 @@ async def rows(program: Program) -> list[QueueAnswer]:
     names = counts.keys() | settings.keys() | {task.options.queue for task in program.tasks.values()}
     found = []
     for name in sorted(names):
-        paused, most, *_ = settings.get(name, (False, None))
+        setting = settings.get(name, QueueSettings())
         serving = sum("*" in node.queues or name in node.queues for node in nodes)
         by_state: dict[str, int] = {state: counts.get(name, {}).get(state, 0) for state in STATES}
-        found.append(QueueAnswer(name, paused, most, serving, by_state))
+        found.append(QueueAnswer(name, setting.paused, setting.limit, serving, by_state))
     return found
 
 

@@ -1,8 +1,8 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
--- include: header write lanes move line enter finish create
+-- include: header write lanes move line enter finish create room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
--- returns: per job: created | exists | unique, the id that holds, its state
+-- returns: per job: created | exists | unique | full, the id that holds, its state
 -- event: enqueue
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
@@ -19,6 +19,7 @@ local admitted = {}   -- id → its kind
 local kind            -- that of the last one
 local function admit(id, label, payload)
   if not kind or kind.mark ~= label then kind = kind_of(string.sub(label, 3)) end
+  if not has_room(kind[QUEUE]) then return answer('full', id, '') end
   sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
   local turn = string.format('%02d%014d', kind[PRIORITY], sequence)
   local a, b, c = records.n, contents.n, places.n
@@ -42,7 +43,9 @@ local function enter_line(i)
     id, h = holder(new[UNIQUE])
     word = h and 'unique'
   end
-  if not h then
+  if not h and not has_room(new[QUEUE]) then
+    id, h, word = ids[i], new, 'full'
+  elseif not h then
     id, h, word = ids[i], new, 'created'
     create('enqueue', id, h, ARGV[i * 3])
   end

@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number.
 -- flags: allow-oom
--- keys: payloads results attempts retired
--- include: header write lanes move line enter finish
+-- keys: retired
+-- include: header write lanes move line enter finish entomb
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
@@ -19,30 +19,13 @@ local function old(key, before, most)
   return ids
 end
 
-local function entomb(id, h)
-  drop((place(id, h)), id)
-  tally(deltas, h[QUEUE], h[STATE], -1)
-  if h[TURN] > 0 and h[STATE] == 'dead' then
-    need_lanes()
-    need_line()
-    vacate(lane_of(h[LANES][h[TURN]]), id)
-  end
-  h[COMPACT], h[LANES], h[HOME], h[TURN], h[PROGRESS], h[UNIQUE] = 1, {}, 0, 0, '', ''
-  add(tombs, h[SINCE], id)
-  erase(payloads, id)
-  erase(results, id)
-  erase(attempts, id)
-  note('prune', id, h)
-  save(id, h)
-end
-
 local pruned, full = 0, 0
 local function sweep(key, before, most)
   local ids = old(key, before, most)
   local headers = read(ids)
   for i, id in ipairs(ids) do
     local h = headers[i]
-    if h and place(id, h) == key then entomb(id, h) else drop(key, id) end
+    if h and place(id, h) == key then entomb('prune', id, h) else drop(key, id) end
   end
   pruned = pruned + #ids
   if #ids == limit then full = 1 end

@@ -69,7 +69,7 @@ local function whole(raw)
     return nil
   end
   local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
-    + #h[NONCE] + #h[LAST] + #h[REASON]
+    + #h[NONCE] + #h[LAST] + #h[REASON] + #h[DEATH]
   if claim then
     h[STATE], h[SINCE], h[CLAIM], h[STARTED], h[FENCE] = 'running', started, claim, started, fence
     h[STARTS] = h[STARTS] + 1
