@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -13,10 +12,11 @@ from starlette.responses import Response
 from penstock.backoff import Backoff
 from penstock.codec import decode_any
 from penstock.engine.answers import Placed as Stored
+from penstock.engine.answers import checked
 from penstock.engine.engine import NewJob
 from penstock.engine.views import Record
-from penstock.errors import BadArguments, JobNotFound, PenstockError, UnknownTask
-from penstock.handle import Failure, Job, JobStatus, status_of
+from penstock.errors import BadArguments, PenstockError, QueueFull, UnknownTask
+from penstock.handle import Failure, Job, JobStatus, missing, moment, status_of
 from penstock.http import bodies, problems
 from penstock.http.problems import Refused
 from penstock.http.replies import answer
@@ -28,6 +28,8 @@ from penstock.http.shapes import (
     JobAnswer,
     JobRequest,
     LaneRequest,
+    LineAnswer,
+    LogAnswer,
     Placed,
     RescheduleRequest,
     StateAnswer,
@@ -36,6 +38,7 @@ from penstock.http.shapes import (
 from penstock.job import FINISHED, State
 from penstock.lanes import Lane
 from penstock.options import Options, unknown
+from penstock.producer import pages_sync
 from penstock.program import Program
 from penstock.task import Task
 
@@ -78,20 +81,31 @@ async def _post_many(ask: Ask, key: str) -> Response:
             placed.append(Placed(problem=problems.problem(problems.refusal(error))))
         if number % 100 == 99:
             await asyncio.sleep(0)  # others are served meanwhile
-    stored = ask.program.hub().producer.enqueue_many(job for _, job in jobs)
-    await _fill(placed, [number for number, _ in jobs], stored, key)
+    stored = await _store(ask.program, [job for _, job in jobs])
+    for (number, job), one in zip(jobs, stored, strict=True):
+        placed[number] = _placed(one, job, key)
     return answer(placed)
 
 
-async def _fill(placed: list[Placed], numbers: list[int], stored: AsyncIterator[Stored], key: str) -> None:
-    at = 0
-    async for one in stored:
-        try:
-            _check_key(one, key)
-            placed[numbers[at]] = Placed(one.id, one.state, one.word == "created")
-        except Refused as refused:
-            placed[numbers[at]] = Placed(problem=problems.problem(refused))
-        at += 1
+async def _store(program: Program, jobs: list[NewJob]) -> list[Stored]:
+    """Pages travel side by side; one that is refused for want of room keeps none of the others back."""
+    engine = program.hub().engine
+
+    async def store(page: list[NewJob]) -> list[Stored]:
+        return await engine.enqueue(page)
+
+    return [one for page in await asyncio.gather(*map(store, pages_sync(jobs))) for one in page]
+
+
+def _placed(stored: Stored, job: NewJob, key: str) -> Placed:
+    try:
+        checked(stored, job.header.queue)
+        _check_key(stored, key)
+    except QueueFull as error:
+        return Placed(problem=problems.problem(problems.refusal(error)))
+    except Refused as refused:
+        return Placed(problem=problems.problem(refused))
+    return Placed(stored.id, stored.state, stored.word == "created")
 
 
 def _job(program: Program, raw: bytes | msgspec.Raw, key: str, number: int) -> NewJob:
@@ -166,7 +180,7 @@ async def get(ask: Ask) -> Response:
 async def _record(ask: Ask, job_id: str) -> Record:
     record = await ask.program.hub().views.job(job_id)
     if record is None:
-        raise JobNotFound(f"no job {job_id!r} is known here: it was never enqueued, or was forgotten since")
+        raise missing(job_id)
     return record
 
 
@@ -193,7 +207,15 @@ def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
     """A job as it may be shown: which arguments are secret is known to its task; without it, none are shown."""
     task = program.tasks.get(record.header.task)
     status = status_of(record, record.id, task.options.redact if task else ("*",))
-    found = JobAnswer(
+    found = from_status(status)
+    found.explain = explain
+    _add_outcome(found, record, status)
+    return found
+
+
+def from_status(status: JobStatus) -> JobAnswer:
+    """A job as lists have it: without its result."""
+    return JobAnswer(
         id=status.id,
         state=status.state,
         created=False,
@@ -201,7 +223,6 @@ def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
         queue=status.queue,
         priority=status.priority,
         reason=status.reason,
-        explain=explain,
         attempt=status.attempt,
         retries=status.retries,
         created_at=status.created,
@@ -217,8 +238,13 @@ def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
         tags=status.tags,
         attempts=[_attempt(one) for one in status.attempts],
     )
-    _add_outcome(found, record, status)
-    return found
+
+
+async def log(ask: Ask) -> Response:
+    await _record(ask, ask.path["id"])
+    found = await ask.program.hub().views.log(ask.path["id"])
+    lines = [LineAnswer(moment(one.at), one.attempt, one.level, one.text) for one in found.lines]
+    return answer(LogAnswer(found.gone, lines))
 
 
 def _add_outcome(found: JobAnswer, record: Record, status: JobStatus) -> None:
@@ -297,6 +323,7 @@ ROUTES: Final = [
         answers={200: JobAnswer},
         query=WaitQuery,
     ),
+    Route("GET", "/api/v1/jobs/{id}/log", log, "The last lines that it wrote", answers={200: LogAnswer}),
     Route("POST", "/api/v1/jobs/{id}/cancel", cancel, "Cancel a job", role="operator", answers={200: StateAnswer}),
     Route(
         "POST",

@@ -84,7 +84,7 @@ def _path(route: Route) -> list[dict[str, Any]]:
 
 def _query(route: Route) -> list[dict[str, Any]]:
     described = msgspec.json.schema(route.query)
-    (properties,) = [one["properties"] for one in described["$defs"].values()]
+    properties = described["$defs"][route.query.__name__]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 
 
