@@ -92,9 +92,9 @@ async def test_a_queue_is_bounded_and_purged(app: Penstock, client: httpx.AsyncC
     assert (await client.patch(path, json={"max_size": 3})).json()["max_size"] == 3
     many = (await client.post(f"{API}/jobs", json=[{"task": "work", "args": [n]} for n in range(5)])).json()
     assert [row.get("state") for row in many] == ["ready"] * 3 + [None] * 2
-    assert {row["problem"]["status"] for row in many[3:]} == {503}
+    assert {row["problem"]["status"] for row in many[3:]} == {429}
     single = await client.post(f"{API}/jobs", json={"task": "work", "args": [1]})
-    assert (single.status_code, single.headers["retry-after"]) == (503, "1")
+    assert (single.status_code, single.headers["retry-after"]) == (429, "1")
     bounded = (await client.patch(path, json={"limit": 2})).json()
     assert (bounded["limit"], bounded["max_size"]) == (2, 3)
     lifted = (await client.patch(path, json={"limit": None, "max_size": None})).json()

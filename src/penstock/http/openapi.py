@@ -70,7 +70,7 @@ def _refusals(route: Route) -> list[int]:
     if "{" in route.path:
         found |= {404, 414}
     if route.changes:
-        found |= {400, 408, 409, 413}
+        found |= {400, 408, 409, 413, 429}
     if route.body is not None:
         found.add(415)
     return sorted(found)
