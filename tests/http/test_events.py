@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from penstock import Penstock
 from penstock.http import events
 from tests.api.looks import eventually
-from tests.http.harness import serving
+from tests.http.harness import client_at, listening, serving
 
 PATH = "/api/v1/events"
 
@@ -106,16 +107,16 @@ async def _first(lines: AsyncIterator[str], number: int) -> AsyncIterator[str]:
 async def test_who_leaves_or_reads_too_slowly_is_let_go(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PATIENCE", 0.3)
     monkeypatch.setattr(events, "MOST", 1)  # so that a second one shows whether the first is still there
-    async with serving(app) as client:
-        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port, limit=1024)
+    async with listening(app.asgi(), buffer=4096) as port, client_at(port) as client:
+        place = socket.socket()
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await asyncio.to_thread(place.connect, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=place, limit=1024)
         writer.write(f"GET {PATH}?since=1h HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert b"200 OK" in await reader.readline()  # and no more of it is read
         assert not await _is_free(client)
-        for _ in range(100):
-            await app.enqueue_many(app.tasks["add"].call(number) for number in range(1_000))
-            if await _is_free(client):
-                break
-        await eventually(lambda: _is_free(client), within=30)
+        await app.enqueue_many(app.tasks["add"].call(number) for number in range(2_000))
+        await eventually(lambda: _is_free(client), within=60)
         writer.close()
         async with following(client):
             assert not await _is_free(client)
