@@ -5,7 +5,6 @@ import re
 from contextlib import suppress
 from typing import Final
 
-import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -14,7 +13,7 @@ from penstock.events import Event, Events
 from penstock.http.problems import Refused
 from penstock.http.replies import encode
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import EventAnswer, EventsQuery
+from penstock.http.shapes import EventsQuery
 from penstock.times import milliseconds
 
 BEAT: Final = 15.0  #: seconds of silence after which a sign of life is sent
@@ -118,5 +117,4 @@ def _part(said: bytes) -> dict[str, object]:
 
 
 def _shown(event: Event) -> bytes:
-    told = msgspec.convert(event, EventAnswer, from_attributes=True)
-    return b"id: " + event.id.encode() + b"\ndata: " + encode(told) + b"\n\n"
+    return b"id: " + event.id.encode() + b"\ndata: " + encode(event) + b"\n\n"

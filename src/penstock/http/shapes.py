@@ -12,6 +12,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
+Cursor = Annotated[str, Meta(max_length=1024, description="The `next` of the page before.")]
+Limit = Annotated[int, Meta(ge=1, le=500, description="How many at most.")]
+
 T = TypeVar("T")
 
 
@@ -92,12 +95,12 @@ class WaitQuery(Struct, forbid_unknown_fields=True):
 class PageQuery(Struct, forbid_unknown_fields=True):
     """For lists."""
 
-    cursor: Annotated[str, Meta(max_length=1024, description="The `next` of the page before.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=500, description="How many at most.")] = 100
+    cursor: Cursor = ""
+    limit: Limit = 100
 
 
-class DeadQuery(PageQuery, forbid_unknown_fields=True):
-    """For dead jobs: those that fit all of these."""
+class DeadRequest(Struct, forbid_unknown_fields=True):
+    """Which dead jobs: those that fit all of these; without any, every one."""
 
     queue: str = ""
     task: str = ""
@@ -108,22 +111,17 @@ class DeadQuery(PageQuery, forbid_unknown_fields=True):
     newer_than: Annotated[str, Meta(description="In their state for less than that.")] = ""
 
 
+class DeadQuery(DeadRequest, forbid_unknown_fields=True):
+    """The same, page by page."""
+
+    cursor: Cursor = ""
+    limit: Limit = 100
+
+
 class JobsQuery(DeadQuery, forbid_unknown_fields=True):
-    """For jobs: those that fit all of these."""
+    """The same for jobs in any state, or in this one."""
 
     state: Literal["", "scheduled", "held", "ready", "running", "done", "dead", "cancelled"] = ""
-
-
-class DeadRequest(Struct, forbid_unknown_fields=True):
-    """Which dead jobs: those that fit all of these; {} means every one."""
-
-    queue: str = ""
-    task: str = ""
-    tag: str = ""
-    error: str = ""
-    group: str = ""
-    older_than: str = ""
-    newer_than: str = ""
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
@@ -264,19 +262,6 @@ class GroupAnswer(Struct):
     reason: str
     type: str
     message: str
-
-
-class EventAnswer(Struct):
-    """Something happened to a job, or to a whole queue, lane or schedule: then `job` is empty."""
-
-    id: str
-    at: datetime
-    kind: str
-    queue: str
-    task: str
-    job: str
-    attempt: int
-    note: str
 
 
 class QueueAnswer(Struct):
