@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from penstock.http import jobs, lanes, openapi, probes, queues, schedules, selections, start, workers
+from penstock.http import jobs, lanes, openapi, posting, probes, queues, schedules, selections, start, workers
 from penstock.http.access import Access
 from penstock.http.events import Feed
 from penstock.http.meters import Meters
@@ -13,6 +13,7 @@ from penstock.http.service import Service
 from penstock.program import Program
 
 ROUTES: list[Route] = [
+    *posting.ROUTES,
     *jobs.ROUTES,
     *selections.ROUTES,
     *queues.ROUTES,
