@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,19 +14,24 @@ from tests.api.looks import eventually
 
 
 @contextlib.asynccontextmanager
-async def listening(asgi: Any, host: str = "127.0.0.1") -> AsyncIterator[int]:
-    """A server of its own on a free port; the port."""
-    config = uvicorn.Config(asgi, host=host, port=0, log_config=None, ws="none", lifespan="off", access_log=False)
+async def listening(asgi: Any, host: str = "127.0.0.1", buffer: int = 0) -> AsyncIterator[int]:
+    """A server of its own on a free port; the port. With `buffer` the system takes few bytes from it at once."""
+    config = uvicorn.Config(asgi, log_config=None, ws="none", lifespan="off", access_log=False)
+    place = socket.socket()
+    if buffer:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+    place.bind((host, 0))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-    running = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve([place]))
     try:
         await eventually(lambda: server.started)
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield int(place.getsockname()[1])
     finally:
         server.should_exit = True
         server.force_exit = True
         await running
+        place.close()
 
 
 @contextlib.asynccontextmanager

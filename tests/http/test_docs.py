@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
+from penstock.http.events import Feed
 from penstock.http.table import ROUTES
 from tests.conftest import namespace
 from tests.http.processes import TASKS, serve
@@ -47,6 +48,6 @@ def test_every_curl_line_works_as_it_stands(tmp_path: Path, single: Server) -> N
 
 def test_every_route_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8")
-    for route in ROUTES:
+    for route in (*ROUTES, Feed().route):
         pattern = re.sub(r"\\\{\w+\\\}", r"[\\w:%-]+", re.escape(route.path))
         assert re.search(pattern + r"(?![\w/{])", text), route.path

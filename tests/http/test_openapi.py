@@ -58,6 +58,7 @@ def test_no_request_that_can_be_made_from_it_gets_an_answer_that_it_does_not_tel
 ) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
         document = httpx.get(f"{process.url}/openapi.json").json()
+        del document["paths"]["/api/v1/events"]  # it never ends; test_events reads it
         cases = run(document, tmp_path, process.url, "as-it-is", 12)
         cases += run(pointed(document), tmp_path, process.url, "pointed", 8)
         assert "Traceback" not in process.said

@@ -50,7 +50,7 @@ async def test_queues_are_listed_paused_resumed_and_limited(app: Penstock, clien
 
 
 async def test_lists_come_in_pages(app: Penstock, client: httpx.AsyncClient) -> None:
-    names = [f"q{n:03d}" for n in range(25)] + ["ä"[:0] + "z"]
+    names = [f"q{n:03d}" for n in range(25)]
     await app.enqueue_many(app.tasks["add"].using(queue=name).call() for name in names)
     found: list[str] = []
     cursor: Any = ""
@@ -59,6 +59,15 @@ async def test_lists_come_in_pages(app: Penstock, client: httpx.AsyncClient) -> 
         found += [row["name"] for row in page["items"]]
         cursor = page["next"]
     assert found == sorted([*names, "default", "sums"])
+
+
+async def test_lanes_come_in_pages(app: Penstock, client: httpx.AsyncClient) -> None:
+    for number in range(7):
+        await app.lane(f"lane {number}").set(limit=number)
+    first = (await client.get(f"{API}/lanes", params={"limit": 5})).json()
+    second = (await client.get(f"{API}/lanes", params={"limit": 5, "cursor": first["next"]})).json()
+    assert [row["limit"] for row in first["items"] + second["items"]] == list(range(7))
+    assert second["next"] is None
 
 
 async def test_lanes_and_locks_are_shown_and_steered(app: Penstock, client: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import signal
 import urllib.request
@@ -124,6 +125,30 @@ async def test_health_is_told_over_http_and_stacks_on_a_signal(crew: Crew) -> No
     assert "Current thread" in crew.said()
     assert "tasks.py" in crew.said()
     worker.kill()
+
+
+async def test_metrics_are_told_over_http_and_outlive_a_process(crew: Crew) -> None:
+    port = free_port()
+    worker = await crew.started("--health-port", f"127.0.0.1:{port}", "-p", "2", children=2)
+    for number in range(20):
+        await (await crew.tasks.quick.enqueue(number)).result(timeout=20)
+    slow = await crew.tasks.slow.enqueue(60.0)
+    (line,) = [one for one in await crew.begun(21) if one.job == slow.id]
+    await eventually(lambda: _metric(port, "penstock_worker_running") == 1, within=20)
+    assert _metric(port, 'penstock_worker_run_seconds_bucket{le="+Inf"}') == 20
+    os.kill(line.pid, signal.SIGKILL)
+    await eventually(lambda: _metric(port, "penstock_worker_died_total") == 1, within=20)
+    assert _metric(port, "penstock_worker_run_seconds_count") >= 20
+    assert 0 < _metric(port, "penstock_worker_run_seconds_sum") < 60
+    await eventually(lambda: _metric(port, "penstock_worker_processes") == 2, within=20)
+    assert _metric(port, "penstock_worker_reached") == 1
+    worker.kill()
+
+
+def _metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    return float(lines[name])
 
 
 def _is_ok(port: int) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def place(text: str) -> tuple[str, int]:
 @click.option("--max-jobs", type=click.IntRange(min=1), help="Replace a process after so many jobs.")
 @click.option("--max-rss", type=size, metavar="SIZE", help="Replace one that has more memory than that: 500m, 2g.")
 @click.option("--max-age", type=duration, metavar="DURATION", help="Replace one that is older than that.")
-@click.option("--health-port", type=place, metavar="[HOST:]PORT", help="Answer /livez and /readyz there.")
+@click.option("--health-port", type=place, metavar="[HOST:]PORT", help="Answer /livez, /readyz and /metrics there.")
 @click.option("--burst", is_flag=True, help="End when nothing is ready or running.")
 @click.option("--reload", is_flag=True, help="Begin anew when a file changes; needs the package watchfiles.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every job, too.")
@@ -142,15 +143,18 @@ async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, re
         dump_on_signal(asyncio.get_running_loop(), supervisor.dump)
         if port is not None:
             try:
-                await stack.enter_async_context(
-                    health(*port, lambda: supervisor.ready and not signals.stopped.is_set())
-                )
+                ready = partial(_is_ready, supervisor, signals)
+                await stack.enter_async_context(health(*port, ready, supervisor.metrics))
             except OSError as error:
                 raise Failure(f"--health-port {port[1]}: {error}", Exit.USAGE) from None
         if reload:
             watching = asyncio.create_task(_reload(supervisor, _watcher()))
             stack.callback(watching.cancel)
         await supervisor.run(signals)
+
+
+def _is_ready(supervisor: Supervisor, signals: Signals) -> bool:
+    return supervisor.ready and not signals.stopped.is_set()
 
 
 def _watcher() -> Any:

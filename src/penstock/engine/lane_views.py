@@ -52,8 +52,11 @@ class LaneViews:
 
     async def every(self, most: int = 10_000) -> list[LaneStatus]:
         """All lanes that are in use or were set by hand."""
-        names = await self._link.ask(lambda client: self._names(client, most))
-        return [await self.one(name) for name in sorted(names)]
+        return [await self.one(name) for name in await self.names(most)]
+
+    async def names(self, most: int = 10_000) -> list[str]:
+        """The stored names of these, sorted."""
+        return sorted(await self._link.ask(lambda client: self._names(client, most)))
 
     async def opens(self, queues: Collection[str]) -> bool:
         """Whether a lane in which jobs of these queues wait will open by itself: by its rate, or when a holder ends."""

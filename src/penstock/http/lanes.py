@@ -7,7 +7,7 @@ from starlette.responses import Response
 from penstock.control import LaneControl
 from penstock.engine.lane_views import LaneStatus, LaneViews
 from penstock.http import bodies
-from penstock.http.pages import page
+from penstock.http.pages import behind
 from penstock.http.replies import answer
 from penstock.http.routes import Ask, Route
 from penstock.http.shapes import LaneAnswer, LaneQuery, LimitRequest, Page, PageQuery
@@ -15,8 +15,10 @@ from penstock.lanes import lane_name, lock_spec
 
 
 async def every(ask: Ask) -> Response:
-    found = await LaneViews(ask.program.hub().engine.link).every()
-    return page([_row(one) for one in found], ask.query)
+    """Only those of the page are looked at: there may be very many."""
+    views = LaneViews(ask.program.hub().engine.link)
+    names, following = behind(await views.names(), ask.query)
+    return answer({"items": [_row(await views.one(name)) for name in names], "next": following})
 
 
 async def get(ask: Ask) -> Response:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import Final
 
-from penstock.http.exposition import Family
+from penstock.exposition import Family, histogram
 
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  #: seconds
 
@@ -31,12 +31,7 @@ class Meters:
             requests.add(number, method=method, route=route, status=str(status))
         times = Family("penstock_http_request_seconds", "histogram", "How long answers took.")
         for (method, route), buckets in self._buckets.items():
-            total = 0
-            for bound, number in zip((*map(str, _BOUNDS), "+Inf"), buckets, strict=True):
-                total += number
-                times.add(total, "_bucket", method=method, route=route, le=bound)
-            times.add(self._seconds[method, route], "_sum", method=method, route=route)
-            times.add(total, "_count", method=method, route=route)
+            histogram(times, _BOUNDS, buckets, self._seconds[method, route], method=method, route=route)
         errors = Family("penstock_engine_errors_total", "counter", "Requests for which the server could not be used.")
         errors.add(self._errors)
         return [requests, times, errors]

@@ -7,8 +7,8 @@ from typing import Final
 from starlette.responses import Response
 
 from penstock.engine.sums import Sums
+from penstock.exposition import MEDIA, Family, text_of
 from penstock.http import queues, workers
-from penstock.http.exposition import MEDIA, Family, text_of
 from penstock.http.meters import Meters
 from penstock.http.routes import Ask, Route
 from penstock.http.shapes import QueueAnswer, WorkerAnswer

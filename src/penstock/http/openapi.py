@@ -70,7 +70,7 @@ def _refusals(route: Route) -> list[int]:
     if "{" in route.path:
         found |= {404, 414}
     if route.changes:
-        found |= {400, 408, 409, 413}
+        found |= {400, 408, 409, 413, 429}
     if route.body is not None:
         found.add(415)
     return sorted(found)
@@ -84,7 +84,7 @@ def _path(route: Route) -> list[dict[str, Any]]:
 
 def _query(route: Route) -> list[dict[str, Any]]:
     described = msgspec.json.schema(route.query)
-    (properties,) = [one["properties"] for one in described["$defs"].values()]
+    properties = described["$defs"][route.query.__name__]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 
 

@@ -14,11 +14,17 @@ from penstock.http.shapes import PageQuery
 
 def page(rows: Iterable[Any], query: PageQuery, key: str = "name") -> Response:
     """The rows behind the cursor, in the order of their names, and a cursor if there are more."""
+    by_name = {str(getattr(row, key)): row for row in rows}
+    names, following = behind(by_name, query)
+    return answer({"items": [by_name[name] for name in names], "next": following})
+
+
+def behind(names: Iterable[str], query: PageQuery) -> tuple[list[str], str | None]:
+    """The names of one page, and the cursor of the page that follows, if one does."""
     after = _opened(query.cursor)
-    found = sorted((row for row in rows if getattr(row, key) > after), key=lambda row: str(getattr(row, key)))
-    more = len(found) > query.limit
+    found = sorted(name for name in names if name > after)
     shown = found[: query.limit]
-    return answer({"items": shown, "next": _closed(getattr(shown[-1], key)) if more else None})
+    return shown, _closed(shown[-1]) if len(found) > query.limit else None
 
 
 def _closed(name: str) -> str:

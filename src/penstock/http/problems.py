@@ -30,7 +30,7 @@ _STATUS: Final[dict[type[PenstockError], int]] = {
     PayloadTooLarge: 413,
     JobNotFound: 404,
     ScheduleNotFound: 404,
-    QueueFull: 503,
+    QueueFull: 429,
     Unavailable: 503,
     UnsuitableServer: 503,
 }
@@ -48,7 +48,7 @@ class Refused(Exception):
 def refusal(error: PenstockError) -> Refused:
     """How an error of ours is told over HTTP."""
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), _OTHERWISE)
-    return Refused(status, str(error), _AGAIN if status == 503 else None)
+    return Refused(status, str(error), _AGAIN if status in {429, 503} else None)
 
 
 def problem(refused: Refused) -> Problem:

@@ -1,16 +1,19 @@
-"""Routes of queues: how many jobs are where, pause, resume, limit."""
+"""Routes of queues: how many jobs are where, pause, resume, bound, purge."""
 
 from typing import Final
 
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from penstock.engine.views import QueueSettings
+from penstock.errors import BadArguments
 from penstock.http import bodies
+from penstock.http.bulk import bounded
 from penstock.http.pages import page
 from penstock.http.problems import Refused
 from penstock.http.replies import answer
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import LimitRequest, Page, PageQuery, QueueAnswer
+from penstock.http.shapes import ChangedAnswer, Page, PageQuery, QueueAnswer, QueueRequest
 from penstock.job import STATES
 from penstock.options import queue_name, unknown
 from penstock.program import Program
@@ -26,23 +29,30 @@ async def get(ask: Ask) -> Response:
 
 
 async def pause(ask: Ask) -> Response:
-    await (await _known(ask)).pause()
+    await ask.program.hub().engine.pause((await _one(ask)).name)
     return answer(await _one(ask))
 
 
 async def resume(ask: Ask) -> Response:
-    await (await _known(ask)).resume()
+    await ask.program.hub().engine.resume((await _one(ask)).name)
     return answer(await _one(ask))
 
 
-async def limit(ask: Ask) -> Response:
-    wanted: LimitRequest = bodies.decode(ask.body, LimitRequest)
-    queue = await _known(ask)
-    if wanted.limit is None:
-        await queue.reset()
-    else:
-        await queue.set(limit=wanted.limit)
+async def bound(ask: Ask) -> Response:
+    wanted: QueueRequest = bodies.decode(ask.body, QueueRequest)
+    if wanted.limit is UNSET and wanted.max_size is UNSET:
+        raise BadArguments("nothing to set: give limit or max_size")
+    await ask.program.hub().engine.cap((await _one(ask)).name, _cap(wanted.limit), _cap(wanted.max_size))
     return answer(await _one(ask))
+
+
+def _cap(wanted: int | UnsetType | None) -> int | None:
+    """As the engine takes it: -1 lifts a bound, None leaves it."""
+    return None if isinstance(wanted, UnsetType) else -1 if wanted is None else wanted
+
+
+async def purge(ask: Ask) -> Response:
+    return await bounded(QueueControl(ask.program, (await _one(ask)).name).purge)
 
 
 async def rows(program: Program) -> list[QueueAnswer]:
@@ -55,12 +65,8 @@ async def rows(program: Program) -> list[QueueAnswer]:
         setting = settings.get(name, QueueSettings())
         serving = sum("*" in node.queues or name in node.queues for node in nodes)
         by_state: dict[str, int] = {state: counts.get(name, {}).get(state, 0) for state in STATES}
-        found.append(QueueAnswer(name, setting.paused, setting.limit, serving, by_state))
+        found.append(QueueAnswer(name, setting.paused, setting.limit, setting.max_size, serving, by_state))
     return found
-
-
-async def _known(ask: Ask) -> QueueControl:
-    return QueueControl(ask.program, (await _one(ask)).name)
 
 
 async def _one(ask: Ask) -> QueueAnswer:
@@ -75,7 +81,15 @@ _ONE: Final = {200: QueueAnswer}
 ROUTES: Final = [
     Route("GET", "/api/v1/queues", every, "All queues", answers={200: Page[QueueAnswer]}, query=PageQuery),
     Route("GET", "/api/v1/queues/{name}", get, "One queue", answers=_ONE),
-    Route("PATCH", "/api/v1/queues/{name}", limit, "Limit a queue", role="admin", answers=_ONE, body=LimitRequest),
+    Route("PATCH", "/api/v1/queues/{name}", bound, "Bound a queue", role="admin", answers=_ONE, body=QueueRequest),
     Route("POST", "/api/v1/queues/{name}/pause", pause, "Start no more jobs of it", role="operator", answers=_ONE),
     Route("POST", "/api/v1/queues/{name}/resume", resume, "Let it go on", role="operator", answers=_ONE),
+    Route(
+        "POST",
+        "/api/v1/queues/{name}/purge",
+        purge,
+        "Cancel all that wait in it",
+        role="admin",
+        answers={200: ChangedAnswer},
+    ),
 ]

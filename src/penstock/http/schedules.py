@@ -25,7 +25,9 @@ async def run(ask: Ask) -> Response:
     schedule = _schedule(ask)
     await schedule.status()
     job = await schedule.run()
-    return answer(JobAnswer(job.id, "ready" if job.created else "scheduled", job.created), 201)
+    record = await ask.program.hub().views.job(job.id)  # none yet, if it waits for the one before it
+    state = (record.header.state if record else "") or "scheduled"
+    return answer(JobAnswer(job.id, state, job.created), 201)
 
 
 async def pause(ask: Ask) -> Response:

@@ -12,6 +12,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
+Cursor = Annotated[str, Meta(max_length=1024, description="The `next` of the page before.")]
+Limit = Annotated[int, Meta(ge=1, le=500, description="How many at most.")]
+
 T = TypeVar("T")
 
 
@@ -69,6 +72,13 @@ class RescheduleRequest(Struct, forbid_unknown_fields=True):
     at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
 
 
+class QueueRequest(Struct, forbid_unknown_fields=True):
+    """How many jobs of a queue may run at once, and how many may wait in it; null: any number."""
+
+    limit: Count | UnsetType | None = UNSET
+    max_size: Annotated[int, Meta(ge=0, le=1_000_000_000)] | UnsetType | None = UNSET
+
+
 class LimitRequest(Struct, forbid_unknown_fields=True):
     """How many may run at once; null: as the code says."""
 
@@ -85,8 +95,42 @@ class WaitQuery(Struct, forbid_unknown_fields=True):
 class PageQuery(Struct, forbid_unknown_fields=True):
     """For lists."""
 
-    cursor: Annotated[str, Meta(max_length=1024, description="The `next` of the page before.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=500, description="How many at most.")] = 100
+    cursor: Cursor = ""
+    limit: Limit = 100
+
+
+class DeadRequest(Struct, forbid_unknown_fields=True):
+    """Which dead jobs: those that fit all of these; without any, every one."""
+
+    queue: str = ""
+    task: str = ""
+    tag: str = ""
+    error: Annotated[str, Meta(description="A part of the last error.")] = ""
+    group: Annotated[str, Meta(description="Of those that died of the same.")] = ""
+    older_than: Annotated[str, Meta(description="In their state for longer than that: 10m, 2h, 3d.")] = ""
+    newer_than: Annotated[str, Meta(description="In their state for less than that.")] = ""
+
+
+class DeadQuery(DeadRequest, forbid_unknown_fields=True):
+    """The same, page by page."""
+
+    cursor: Cursor = ""
+    limit: Limit = 100
+
+
+class JobsQuery(DeadQuery, forbid_unknown_fields=True):
+    """The same for jobs in any state, or in this one."""
+
+    state: Literal["", "scheduled", "held", "ready", "running", "done", "dead", "cancelled"] = ""
+
+
+class EventsQuery(Struct, forbid_unknown_fields=True):
+    """For events: those that fit all of these."""
+
+    queue: str = ""
+    job: str = ""
+    kinds: Annotated[str, Meta(description="Verbs, such as complete,bury,reap.")] = ""
+    since: Annotated[str, Meta(description="An event's id, or how long ago: 10m. Without it, from now on.")] = ""
 
 
 class LaneQuery(Struct, forbid_unknown_fields=True):
@@ -182,12 +226,51 @@ class StateAnswer(Struct):
     state: str
 
 
+class LineAnswer(Struct):
+    """A line that an attempt wrote."""
+
+    at: datetime
+    attempt: int
+    level: str
+    text: str
+
+
+class LogAnswer(Struct):
+    """The last lines of a job, and how many before them are no longer kept."""
+
+    gone: int
+    lines: list[LineAnswer]
+
+
+class ChangedAnswer(Struct):
+    """How many jobs an action changed; with `more` its time was over, and asking again goes on."""
+
+    changed: int
+    more: bool
+
+
+class GroupAnswer(Struct):
+    """Dead jobs whose errors are the same."""
+
+    group: str
+    count: int
+    first: datetime
+    last: datetime
+    sample: str  #: the one that died last
+    task: str
+    queue: str
+    reason: str
+    type: str
+    message: str
+
+
 class QueueAnswer(Struct):
     """A queue."""
 
     name: str
     paused: bool
-    limit: int | None
+    limit: int | None  #: how many of its jobs may run at once
+    max_size: int | None  #: how many may wait in it
     workers: int  #: that serve it
     counts: dict[str, int]  #: state → how many jobs
 

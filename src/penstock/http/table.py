@@ -2,8 +2,9 @@
 
 from starlette.responses import Response
 
-from penstock.http import jobs, lanes, openapi, probes, queues, schedules, start, workers
+from penstock.http import jobs, lanes, openapi, posting, probes, queues, schedules, selections, start, workers
 from penstock.http.access import Access
+from penstock.http.events import Feed
 from penstock.http.meters import Meters
 from penstock.http.metrics import Metrics
 from penstock.http.replies import answer
@@ -12,7 +13,9 @@ from penstock.http.service import Service
 from penstock.program import Program
 
 ROUTES: list[Route] = [
+    *posting.ROUTES,
     *jobs.ROUTES,
+    *selections.ROUTES,
     *queues.ROUTES,
     *lanes.ROUTES,
     *schedules.ROUTES,
@@ -24,7 +27,7 @@ ROUTES: list[Route] = [
 
 def make_service(program: Program, access: Access) -> Service:
     meters = Meters()
-    routes = [*ROUTES, Metrics(meters).route]
+    routes = [*ROUTES, Feed().route, Metrics(meters).route]
     routes.append(_description(routes, program.name))
     return Service(program, access, Table(routes), meters)
 

@@ -1,23 +1,25 @@
-"""`/livez` and `/readyz` for whoever watches the worker: a few lines of HTTP, no framework."""
+"""`/livez`, `/readyz` and `/metrics` for whoever watches the worker: a few lines of HTTP, no framework."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+from penstock.exposition import MEDIA
+
 _LONGEST: Final = 5.0  #: seconds that a question may take
 _BIGGEST: Final = 8192  #: bytes
 
 
 @asynccontextmanager
-async def health(host: str, port: int, ready: Callable[[], bool]) -> AsyncIterator[None]:
+async def health(host: str, port: int, ready: Callable[[], bool], metrics: Callable[[], str]) -> AsyncIterator[None]:
     """Answer while it is entered."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_LONGEST):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(head, ready))
+                writer.write(_answer(head, ready, metrics))
                 await writer.drain()
         writer.close()
 
@@ -28,7 +30,7 @@ async def health(host: str, port: int, ready: Callable[[], bool]) -> AsyncIterat
         server.close()
 
 
-def _answer(head: bytes, ready: Callable[[], bool]) -> bytes:
+def _answer(head: bytes, ready: Callable[[], bool], metrics: Callable[[], str]) -> bytes:
     method, path, *_ = [*head.split(b"\r\n", 1)[0].split(b" "), b"", b""]
     path = path.partition(b"?")[0]
     if method not in {b"GET", b"HEAD"}:
@@ -37,12 +39,14 @@ def _answer(head: bytes, ready: Callable[[], bool]) -> bytes:
         return _http(200, "OK", "alive")
     if path == b"/readyz":
         return _http(200, "OK", "ready") if ready() else _http(503, "Service Unavailable", "not ready")
-    return _http(404, "Not Found", "/livez or /readyz")
+    if path == b"/metrics":
+        return _http(200, "OK", metrics().rstrip(), MEDIA)
+    return _http(404, "Not Found", "/livez, /readyz or /metrics")
 
 
-def _http(code: int, name: str, text: str) -> bytes:
+def _http(code: int, name: str, text: str, media: str = "text/plain") -> bytes:
     body = f"{text}\n"
     return (
-        f"HTTP/1.1 {code} {name}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {code} {name}\r\nContent-Type: {media}\r\nContent-Length: {len(body)}\r\n"
         f"Cache-Control: no-store\r\nConnection: close\r\n\r\n{body}"
     ).encode()

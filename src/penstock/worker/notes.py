@@ -1,7 +1,7 @@
 """What a worker process notes in memory that it shares with its supervisor, so that it outlives the process.
 
-A few fields about the process, then a slot per running job. A slot's mark is written last and taken away first, so that
-whenever the process dies, each marked slot names a job that had really started.
+A few fields about the process and how long its jobs ran, then a slot per running job. A slot's mark is written last and
+taken away first, so that whenever the process dies, each marked slot names a job that had really started.
 """
 
 import mmap
@@ -9,6 +9,7 @@ import os
 import struct
 import tempfile
 import time
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 STARTING: Final = 0
@@ -20,8 +21,21 @@ _SLOT: Final = 640
 _BEAT: Final = struct.Struct("<d")
 _TEXT: Final = struct.Struct("<H")
 _TIMES: Final = struct.Struct("<ddH")  #: since when, until when at most (0: no limit), length of the id
+_COUNT: Final = struct.Struct("<Q")
 _AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
+_AT_SECONDS, _AT_RUNS = 320, 328  #: of the whole, and how many runs were in which range
 _AT_TIMES, _AT_ID = 8, 32
+
+
+#: Upper bounds, in seconds, of the ranges in which runs are counted.
+RANGES: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+
+
+class Runs(NamedTuple):
+    """How many jobs ran for how long: a count for each range and one above all, and all seconds together."""
+
+    counts: list[int]
+    seconds: float
 
 
 class Started(NamedTuple):
@@ -42,6 +56,9 @@ class Notes:
         self._memory = mmap.mmap(file, size)
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
+        self._begun = [0.0] * slots
+        self._runs = [0] * (len(RANGES) + 1)
+        self._seconds = 0.0
 
     @staticmethod
     def make_file() -> int:
@@ -94,12 +111,26 @@ class Notes:
         _TIMES.pack_into(memory, at + _AT_TIMES, now, now + timeout if timeout else 0.0, len(raw))
         memory[at + _AT_ID : at + _AT_ID + len(raw)] = raw
         memory[at] = 1
+        self._begun[slot] = now
         return slot
 
     def end(self, slot: int) -> None:
         if slot >= 0:
             self._memory[_HEAD + slot * _SLOT] = 0
             self._free.append(slot)
+            self._count(time.monotonic() - self._begun[slot])
+
+    def _count(self, seconds: float) -> None:
+        which = bisect_left(RANGES, seconds)
+        self._runs[which] += 1
+        self._seconds += seconds
+        _COUNT.pack_into(self._memory, _AT_RUNS + 8 * which, self._runs[which])
+        _BEAT.pack_into(self._memory, _AT_SECONDS, self._seconds)
+
+    def runs(self) -> Runs:
+        """How long those that ended had run."""
+        counts = [_COUNT.unpack_from(self._memory, _AT_RUNS + 8 * which)[0] for which in range(len(RANGES) + 1)]
+        return Runs(counts, _BEAT.unpack_from(self._memory, _AT_SECONDS)[0])
 
     def started(self) -> list[Started]:
         """Every job that had started and had not ended."""

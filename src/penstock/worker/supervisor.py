@@ -21,9 +21,10 @@ from penstock.errors import PenstockError
 from penstock.hub import Hub
 from penstock.options import Queues
 from penstock.worker.burial import bury
+from penstock.worker.gauges import Gauges
 from penstock.worker.idle import is_idle
 from penstock.worker.offspring import Child, Setup
-from penstock.worker.processes import died
+from penstock.worker.processes import died as died_of
 from penstock.worker.timer import Timer
 from penstock.worker.watch import Limits, Watch
 
@@ -84,6 +85,11 @@ class Supervisor:
         self._news = asyncio.Event()
         self._chores: set[asyncio.Task[None]] = set()
         self._failed: StartFailed | None = None
+        self._gauges = Gauges()
+
+    def metrics(self) -> str:
+        """For Prometheus."""
+        return self._gauges.text(self.children, reached=self.reach.well)
 
     @property
     def ready(self) -> bool:
@@ -230,11 +236,14 @@ class Supervisor:
         code = child.process.returncode
         child.kill()  # what it started and left behind
         self.children.remove(child)
-        if child.hello is None or (child.going and not child.up and not child.left and not self._stopping):
+        unborn = child.hello is None or (child.going and not child.up and not child.left and not self._stopping)
+        died = not unborn and not child.left and not self._stopping
+        self._gauges.lost(child, died=died)
+        if unborn:
             self._start_failed(child, code)
-        elif not child.left and not self._stopping:
+        elif died:
             running = len(child.notes.started()) if child.notes is not None else 0
-            log.error("child %d %s while it ran %d jobs; another takes its place", child.pid, died(code), running)
+            log.error("child %d %s while it ran %d jobs; another takes its place", child.pid, died_of(code), running)
         if child.worker and self._engine is not None:
             self._chore(self._clean_up(self._engine, child, code))
         else:
@@ -247,7 +256,9 @@ class Supervisor:
         if code >= 0 and not self._ever_up and not self._plan.patient and not self._stopping:
             self._failed = StartFailed(child.failure or "the worker could not start", code or 1)
         elif not self._stopping:
-            log.error("child %d %s before it could run jobs; the next is tried in %.1f s", child.pid, died(code), pause)
+            log.error(
+                "child %d %s before it could run jobs; the next is tried in %.1f s", child.pid, died_of(code), pause
+            )
 
     async def _clean_up(self, engine: Engine, child: Child, code: int) -> None:
         try:

@@ -1,9 +1,10 @@
 """Metrics as Prometheus reads them: the text format, version 0.0.4."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+Kind = Literal["counter", "gauge", "histogram", "summary"]
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -12,12 +13,22 @@ class Family:
     """A metric with all its values."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram", "summary"]
+    kind: Kind
     help: str
     values: list[tuple[str, Mapping[str, str], float]] = field(default_factory=list)  #: suffix, labels, value
 
     def add(self, value: float, suffix: str = "", **labels: str) -> None:
         self.values.append((suffix, labels, value))
+
+
+def histogram(family: Family, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str) -> None:
+    """Add a histogram: how many fell below each bound and above the one before, how many above all, and their sum."""
+    number = 0
+    for bound, count in zip((*(f"{one:g}" for one in bounds), "+Inf"), counts, strict=True):
+        number += count
+        family.add(number, "_bucket", **labels, le=bound)
+    family.add(total, "_sum", **labels)
+    family.add(number, "_count", **labels)
 
 
 def text_of(families: Iterable[Family]) -> str:

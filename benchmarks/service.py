@@ -1,0 +1,130 @@
+"""`python -m benchmarks.service`: posting jobs over HTTP, beside a route that only answers, and beside `enqueue_many`.
+
+Needs wrk. All on loopback, in turns, because a machine is not the same from one minute to the next.
+"""
+
+import asyncio
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from benchmarks import server
+from penstock import Penstock
+
+ROUNDS: Final = 5
+SECONDS: Final = 3
+CONNECTIONS: Final = 32
+_SINGLE: Final = '{"task":"add","args":[1],"kwargs":{"y":2}}'
+_ANSWER: Final = {"id": "mwiqz6qvcecaaae79dcfa1", "state": "ready", "created": True}
+
+
+def _app(url: str) -> Penstock:
+    app = Penstock("bench-service", url=url)
+
+    @app.task(name="add", queue="sums")
+    async def add(x: int, y: int = 0) -> int:
+        return x + y
+
+    return app
+
+
+async def _only_answer(request: Request) -> JSONResponse:
+    await request.body()
+    return JSONResponse(_ANSWER, 201)
+
+
+def _serve(which: str, port: int, url: str) -> None:
+    bare = Starlette(routes=[Route("/api/v1/jobs", _only_answer, methods=["POST"])])
+    uvicorn.run(bare if which == "bare" else _app(url).asgi(), port=port, log_level="warning", access_log=False)
+
+
+def _start(which: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
+    port = server._free_port()  # noqa: SLF001  (its neighbour)
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.service", which, str(port), url]), port
+
+
+def _wrk(script: Path, port: int, connections: int) -> tuple[float, int]:
+    """Requests per second, and how many were answered; all of them well."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}", "-s", script, f"http://127.0.0.1:{port}/api/v1/jobs"]
+    said = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout
+    if "Non-2xx" in said:
+        raise RuntimeError(said)
+    rate, total = re.search(r"Requests/sec:\s+([\d.]+)", said), re.search(r"(\d+) requests in", said)
+    assert rate is not None
+    assert total is not None
+    return float(rate[1]), int(total[1])
+
+
+def _script(folder: Path, name: str, body: str) -> Path:
+    file = folder / f"{name}.lua"
+    file.write_text(f"wrk.method='POST' wrk.headers['Content-Type']='application/json' wrk.body=[==[{body}]==]\n")
+    return file
+
+
+async def _enqueue_many(url: str) -> float:
+    """Jobs per second, a thousand at a time."""
+    async with _app(url) as app:
+        begun, made = time.perf_counter(), 0
+        while time.perf_counter() - begun < SECONDS:
+            await app.enqueue_many(app.tasks["add"].call(number) for number in range(1_000))
+            made += 1_000
+        return made / (time.perf_counter() - begun)
+
+
+async def _stored(url: str) -> int:
+    async with _app(url) as app:
+        return sum((await app.hub.views.counts()).get("sums", {}).values())
+
+
+def _measure(folder: Path, url: str, bare: int, ours: int) -> None:
+    single = _script(folder, "single", _SINGLE)
+    array = _script(folder, "array", "[" + ",".join([_SINGLE] * 1_000) + "]")
+    singles, arrays, answered = [], [], 0
+    for number in range(ROUNDS):
+        beside, _ = _wrk(single, bare, CONNECTIONS)
+        rate, total = _wrk(single, ours, CONNECTIONS)
+        answered += total
+        singles.append(rate / beside)
+        print(f"{number + 1}: {beside:,.0f}/s are only answered, {rate:,.0f}/s are stored: {rate / beside:.0%}")
+    stored = asyncio.run(_stored(url))
+    print(f"{answered:,} were answered and {stored:,} stored: wrk does not wait for the last answers")
+    assert stored >= answered, "a job was answered, but is not stored"
+    for number in range(ROUNDS):
+        beside = asyncio.run(_enqueue_many(url))
+        rate = _wrk(array, ours, 4)[0] * 1_000
+        arrays.append(rate / beside)
+        print(f"{number + 1}: enqueue_many {beside:,.0f}/s, arrays of 1,000 {rate:,.0f}/s: {rate / beside:.0%}")
+    print(f"median: single jobs {statistics.median(singles):.0%}, arrays {statistics.median(arrays):.0%}")
+
+
+def main() -> None:
+    if shutil.which("wrk") is None:
+        sys.exit("wrk is needed: apt install wrk")
+    with server.running() as (one, _), tempfile.TemporaryDirectory() as folder:
+        processes = [_start("bare", one.url), _start("ours", one.url)]
+        try:
+            time.sleep(2)
+            _measure(Path(folder), one.url, processes[0][1], processes[1][1])
+        finally:
+            for process, _port in processes:
+                process.kill()
+                process.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    else:
+        main()
