@@ -8,9 +8,9 @@ from penstock import Event, Penstock
 from penstock.worker.stream import QueueLease
 
 pytest.importorskip("reactivex")
-from reactivex import operators  # noqa: E402  (an extra)
+from reactivex import operators
 
-from penstock.contrib import rx  # noqa: E402
+from penstock.contrib import rx
 
 
 async def _until(condition: object, number: int) -> None:

@@ -5,8 +5,8 @@
     rx.events(app, kinds=["bury"]).subscribe(on_next=print)
     rx.stream(app.queue("mail"), limit=10).subscribe(on_next=handle)    # handle(lease): async with lease as job: ...
 
-Subscribe on a running event loop; what is sent arrives there. Disposing of a subscription ends it: what a stream has not
-settled goes back at once.
+Subscribe on a running event loop; what is sent arrives there. Disposing of a subscription ends it: what a stream has
+not settled goes back at once.
 """
 
 import asyncio
