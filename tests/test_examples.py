@@ -16,3 +16,12 @@ def test_each_order_is_billed_once_though_a_worker_is_killed_in_the_middle(tmp_p
     found = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=110)
     assert found.stdout == "30 orders, 30 of them billed, 30 bills\n", found.stderr
     assert found.returncode == 0
+
+
+def test_a_web_service_loses_nothing_though_a_worker_and_then_everything_is_killed(tmp_path: Path) -> None:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment = ours | {"WEB_SERVICE_FOLDER": str(tmp_path)}
+    program = [sys.executable, str(EXAMPLES / "web_service.py")]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    assert found.stdout == "13 jobs, 12 done, 1 dead after 3 tries\nnever more than 3 at once\n", found.stderr
+    assert found.returncode == 0

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 #: name → where its click command is, and its line in the list of commands
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
+    "serve": ("penstock.cli.serve:serve", "Answer HTTP requests until told to stop."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
     "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again; one, or all that a filter fits."),
     "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),

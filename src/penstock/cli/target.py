@@ -14,7 +14,7 @@ from penstock.errors import Unavailable
 from penstock.hub import Hub
 from penstock.server.embedded import used_lately
 from penstock.server.urls import parse
-from penstock.settings import load
+from penstock.settings import Settings, load
 
 T = TypeVar("T")
 
@@ -49,9 +49,13 @@ class Target:
         if self.app or not self.namespace:
             app = self.open_app()
             return app.hub, app
-        settings = load({"url": self.url})
+        settings = self.settings()
         mention(settings.url)
         return Hub(self.namespace, settings.url, settings.deadline / 1000, search=_SEARCH), None
+
+    def settings(self) -> Settings:
+        """Those of a namespace without its code."""
+        return load({"url": self.url})
 
     def open_hub(self) -> Hub:
         return self.open()[0]

@@ -17,7 +17,7 @@ from penstock.backoff import Backoff
 from penstock.codec import Envelope, encode_result, open_envelope
 from penstock.context import JobContext, enter, leave
 from penstock.engine.answers import Lease, Leased
-from penstock.engine.mailbox import Mailbox
+from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import BadOption, PenstockError, StaleLease
 from penstock.program import Program
@@ -27,7 +27,7 @@ from penstock.worker.keep import OwnKeeper
 from penstock.worker.lines import Lines, captured
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.settle import Settled, settle
-from penstock.worker.worker import QUIET, about, soon
+from penstock.worker.worker import about, soon
 
 log = logging.getLogger("penstock.worker")
 
@@ -202,7 +202,7 @@ class QueueStream:
             self._mail.cancel()
         channels = [self._engine.keys.mailbox(self._name), *self._keeper.channels()]
         mailbox = Mailbox(
-            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET
+            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
         )
         self._mail = asyncio.create_task(mailbox.run())
 

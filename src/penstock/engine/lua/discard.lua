@@ -1,6 +1,6 @@
 -- discard: done | dead | cancelled → tombstone, before its time. What was stored of it is gone, its id is still known.
 -- flags: allow-oom
--- include: header write lanes move line finish entomb
+-- include: header write lanes move line enter finish entomb
 -- args: the ids
 -- returns: per job: ok | missing, or the state that it is in
 -- event: discard

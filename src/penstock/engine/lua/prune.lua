@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number.
 -- flags: allow-oom
 -- keys: retired
--- include: header write lanes move line finish entomb
+-- include: header write lanes move line enter finish entomb
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune

@@ -2,10 +2,12 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
--- include: header write lanes move line finish recount_lanes create cron
+-- include: header write lanes move line enter finish recount_lanes create cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
+need_lanes()
+need_line()
 local part, cursor, mended = ARGV[1], ARGV[2], 0
 
 local function fix(act, ...)

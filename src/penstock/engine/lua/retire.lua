@@ -1,6 +1,6 @@
--- retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used.
+-- retire: running → ready | held at the head of the line, for all that a worker holds whose life ends. No attempt used.
 -- flags: allow-oom
--- include: header write lanes move line finish settle life
+-- include: header write lanes move line enter finish settle life
 -- args: worker, how many jobs at most
 -- returns: how many went back, 1 if there are more
 -- event: release

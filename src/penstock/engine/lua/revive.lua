@@ -1,5 +1,5 @@
--- revive: dead | cancelled → ready, at the tail of its line, with a fresh budget.
--- include: header write lanes move line finish
+-- revive: dead | cancelled → ready | held, at the tail of its line, with a fresh budget.
+-- include: header write lanes move line enter finish
 -- keys: payloads
 -- args: per job its id, and to run it with other arguments its payload and msgpack of [lanes, unique key], '' for the same
 -- returns: per job: ok | missing | taken (its unique key has another holder), or the state that it is in

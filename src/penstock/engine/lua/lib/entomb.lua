@@ -4,7 +4,11 @@
 local function entomb(verb, id, h)
   drop((place(id, h)), id)
   tally(deltas, h[QUEUE], h[STATE], -1)
-  if h[TURN] > 0 and h[STATE] == 'dead' then vacate(lane_of(h[LANES][h[TURN]]), id) end
+  if h[TURN] > 0 and h[STATE] == 'dead' then
+    need_lanes()
+    need_line()
+    vacate(lane_of(h[LANES][h[TURN]]), id)
+  end
   if h[STATE] == 'dead' then drop(deaths, obituary(id, h)) end
   h[COMPACT], h[LANES], h[HOME], h[TURN], h[PROGRESS], h[UNIQUE], h[DEATH] = 1, {}, 0, 0, '', '', ''
   add(tombs, h[SINCE], id)

@@ -48,7 +48,7 @@ end
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
 local function finish()
   for _, name in ipairs(refills) do fill(lane_named(name)) end
-  save_lanes()
+  if next(known_lanes) then save_lanes() end
   if sequence then call('HSET', meta, 'seq', sequence) end
   write()
   for queue, row in pairs(deltas) do

@@ -9,6 +9,8 @@ end
 
 -- halt(id, task) → the place among its lanes of the one that this job has to wait in; it may be added to them.
 local function halt(id, task)
+  need_lanes()
+  need_line()
   local h, spec, at = read({ id })[1], 'task:' .. task .. string.rep(SEP, 5) .. '1', nil
   if lane_of(spec).limit > 0 then return nil end
   for i, one in ipairs(h[LANES]) do
