@@ -27,7 +27,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "events": ("penstock.cli.events:events", "Print what happens, as it happens."),
     "top": ("penstock.cli.top:top", "Show what moves: queues, workers, rates, latencies, lanes."),
     "workers": ("penstock.cli.workers:workers", "List the live workers."),
-    "doctor": ("penstock.cli.doctor:doctor", "Check settings, server and every invariant of what is stored."),
+    "doctor": (
+        "penstock.cli.doctor:doctor",
+        "Check settings, server, who runs what, and every invariant of what is stored.",
+    ),
     "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
     "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
     "completion": ("penstock.cli.completion:completion", "Print what makes your shell complete commands."),
