@@ -29,7 +29,7 @@ _MOST = 50  #: findings that a table shows
 @yes
 @targeted
 def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
-    """Check settings, server, who runs what, and every invariant of what is stored.
+    """Check server, settings, code, and all that is stored.
 
     It reads all jobs, in pages, also while they run, and changes nothing without --fix. Exit code 8 if something is
     wrong; advice alone is no fault.

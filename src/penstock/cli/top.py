@@ -37,8 +37,8 @@ _COLUMNS = ("lane", "in use", "limit", "waiting", "")
 def top(target: Target, printer: Printer, interval: float, count: int | None, *, once: bool) -> None:
     """Show what moves: queues, workers, rates, latencies, lanes.
 
-    Ctrl-C or q ends it. Rates and mean latencies are those since the look before: wait is from ready to running. With -o json an object per
-    look and line.
+    Ctrl-C or q ends it. Rates and mean latencies are those since the look before: wait is from ready to running. With
+    -o json an object per look and line.
     """
     hub = target.open_hub()
     looks = 1 if once else count
