@@ -20,11 +20,12 @@ local function leave(id, h)
 end
 
 local function change(id, h)
-  local state, at = h[STATE], nil
+  local state = h[STATE]
   leave(id, h)
   if state ~= 'scheduled' and #h[LANES] > 0 then
-    at, state = place_in_line(h)
+    local at, where = place_in_line(h)
     wait_under(h, at)
+    state = where
   end
   move('transfer', id, h, state)
 end
