@@ -16,7 +16,7 @@ from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, span, table_lines, width
 from penstock.cli.target import Target, run
-from penstock.engine.pulse import Flow, Pulse, Sample
+from penstock.engine.gauges import Flow, Gauges, Sample
 from penstock.engine.views import Node, QueueSettings
 from penstock.handle import moment
 from penstock.hub import Hub
@@ -45,13 +45,13 @@ def top(target: Target, printer: Printer, interval: float, count: int | None, *,
     live = sys.stdout.isatty() and not printer.is_json and not once
 
     async def work(hub: Hub) -> None:
-        pulse, left = Pulse(hub.engine), looks or -1
-        await pulse.sample(0)
+        gauges, left = Gauges(hub.engine), looks or -1
+        await gauges.sample(0)
         with _screen() if live else _keys() as pressed:
             while not pressed.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(pressed.wait(), interval)
-                _draw(await pulse.sample(_LANES), hub, printer, live=live)
+                _draw(await gauges.sample(_LANES), hub, printer, live=live)
                 left -= 1
                 if left == 0:
                     return

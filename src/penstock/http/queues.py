@@ -39,7 +39,7 @@ async def limit(ask: Ask) -> Response:
     wanted: LimitRequest = bodies.decode(ask.body, LimitRequest)
     queue = await _known(ask)
     if wanted.limit is None:
-        await ask.program.hub().engine.cap(queue.name, -1)
+        await queue.reset()
     else:
         await queue.set(limit=wanted.limit)
     return answer(await _one(ask))

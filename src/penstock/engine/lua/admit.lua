@@ -11,7 +11,7 @@ need_line()
 fetch(names)
 for _, name in ipairs(names) do
   withdraw(openings, name)
-  fill(lane_named(name), 'admit')
+  fill({ name }, 'admit')
   looked_at = looked_at + 1
   if group and group[7] >= MOST then break end
 end

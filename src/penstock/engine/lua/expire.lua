@@ -6,7 +6,7 @@
 -- event: expire
 local members = call('ZRANGE', timers, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
 local ids, expired = {}, 0
-for i, member in ipairs(members) do ids[i] = string.match(member, '[^\31]*$') end
+for i, member in ipairs(members) do ids[i] = last_part(member) end
 local headers = read(ids)
 meet(headers, #ids)
 for i, id in ipairs(ids) do

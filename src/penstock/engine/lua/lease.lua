@@ -91,32 +91,27 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- learn(): what is known of fences and halted tasks, read once.
-local known_fence, halted
-local function learn()
-  if halted then return end
+-- ask_meta(): the last fence, and the tasks that are halted.
+local fence, halted
+local function ask_meta()
+  if fence then return end
   local found = call('HMGET', meta, 'fence', 'halted')
-  known_fence, halted = tonumber(found[1] or 0), halted_in(found[2] or '')
+  fence, halted = math.max(tonumber(found[1] or 0), now_us - 1), halted_in(found[2] or '')
 end
 
--- next_fence() → the number of the next start.
-local fence
-local function next_fence()
-  fence = (fence or math.max(known_fence, now_us - 1)) + 1
-  return fence
-end
 
 -- start(id, h, payload): it runs.
 local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function start(id, h, payload)
-  local packed, number_of_start = stored[id], next_fence()
+  local packed = stored[id]
+  fence = fence + 1
   tally(sums, h[QUEUE], 'wait', now - h[SINCE])
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
   if packed then
-    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', number_of_start) .. packed
+    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', fence) .. packed
   else
-    h[FENCE], h[STARTS] = number_of_start, h[STARTS] + 1
+    h[FENCE], h[STARTS] = fence, h[STARTS] + 1
   end
   give(id, move('lease', id, h, 'running', nil, packed), payload)
 end
@@ -125,7 +120,7 @@ end
 local function begin(some, state)
   local taken, headers = runnable(some, headers_of(some, bare), state)
   if #taken == 0 then return end
-  learn()
+  ask_meta()
   meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
@@ -167,6 +162,7 @@ end
 -- run.
 local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
 local function start_plain(some, raw, from)
+  ask_meta()
   local fine, kinds_of, times, to = pcall(plain_run, some, raw, from)
   if not fine or to < from then return from end
   local contents = call('HMGET', payloads, unpack(some, from, to))
@@ -174,7 +170,8 @@ local function start_plain(some, raw, from)
   for i = from, to do
     local id, kind, payload = some[i], kinds_of[i], contents[i - from + 1]
     if not payload then return i end
-    local packed = mark .. struct.pack('>I8', next_fence()) .. raw[i]
+    fence = fence + 1
+    local packed = mark .. struct.pack('>I8', fence) .. raw[i]
     local a, b, c = records.n, places.n + 1, holds.n
     records[a + 1], records[a + 2], records.n = id, packed, a + 2
     places[b], places.n = lines[id], b
@@ -190,7 +187,6 @@ end
 -- begin_all(some): starts jobs that are shown in `ready`, in their order: a run of plain ones, then one of others, and so on.
 local function begin_all(some)
   local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
-  learn()
   while at <= #some and not full do
     at = start_plain(some, raw, at)
     local others = {}
@@ -209,7 +205,7 @@ local function next_waiters(n)
     for _, queue in ipairs(open) do
       local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
       for _, member in ipairs(most > 0 and next_of(lane, queue, most) or {}) do
-        local id = string.match(member, '[^\31]*$')
+        local id = last_part(member)
         if not next_lines[id] then found[#found + 1], chosen[queue] = id, (chosen[queue] or 0) + 1 end
         next_lines[id] = member
       end

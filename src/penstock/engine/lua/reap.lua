@@ -49,7 +49,7 @@ local gone = named and { named } or (now < grace and {} or dead_workers())
 for _, worker in ipairs(gone) do
   for _, member in ipairs(held_by(worker, limit - #members)) do
     members[#members + 1] = member
-    ids[#ids + 1] = string.match(member, '[^\31]*$')
+    ids[#ids + 1] = last_part(member)
   end
   if #members >= limit then break end
 end

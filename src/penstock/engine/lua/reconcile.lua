@@ -126,7 +126,7 @@ local belongs = {
     local schedule, worker = string.match(member, '^([^\31]*)\31(.*)$')
     return schedule and known(worker) and standing(schedule)
   end,
-  idle = function(member) return known(string.match(member, '[^\31]*$')) end,
+  idle = function(member) return known(last_part(member)) end,
   calls = function(member) return known(member) end,
   nodes = function(member) return known(member) end,
 }
@@ -141,7 +141,7 @@ local function turn_page()
   local key = hashes[part] or zsets[part]
   local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
   local rows, ids = page[2], {}
-  for i = 1, #rows, 2 do ids[#ids + 1] = part == 'jobs' and rows[i] or string.match(rows[i], '[^\31]*$') end
+  for i = 1, #rows, 2 do ids[#ids + 1] = part == 'jobs' and rows[i] or last_part(rows[i]) end
   local headers = read(ids)
   for i, id in ipairs(ids) do
     local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]

@@ -7,7 +7,7 @@
 local worker = ARGV[1]
 local members = held_by(worker, tonumber(ARGV[2]))
 local ids = {}
-for i, member in ipairs(members) do ids[i] = string.match(member, '[^\31]*$') end
+for i, member in ipairs(members) do ids[i] = last_part(member) end
 local headers = read(ids)
 meet(headers, #ids)
 for i, id in ipairs(ids) do

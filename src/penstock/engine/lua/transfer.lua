@@ -23,9 +23,9 @@ local function change(id, h)
   local state = h[STATE]
   leave(id, h)
   if state ~= 'scheduled' and #h[LANES] > 0 then
-    local at, where = place_in_line(h)
+    local at
+    at, state = place_in_line(h)
     wait_under(h, at)
-    state = where
   end
   move('transfer', id, h, state)
 end

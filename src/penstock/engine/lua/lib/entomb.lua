@@ -5,8 +5,7 @@ local function entomb(verb, id, h)
   drop((place(id, h)), id)
   tally(deltas, h[QUEUE], h[STATE], -1)
   if h[TURN] > 0 and h[STATE] == 'dead' then
-    need_lanes()
-    need_line()
+    meet({ h }, 1)
     vacate(lane_of(h[LANES][h[TURN]]), id)
   end
   if h[STATE] == 'dead' then drop(deaths, obituary(id, h)) end

@@ -47,7 +47,10 @@ end
 
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
 local function finish()
-  for _, name in ipairs(refills) do fill(lane_named(name)) end
+  if refills[1] then
+    need_line()
+    fill(refills)
+  end
   if next(known_lanes) then save_lanes() end
   if sequence then call('HSET', meta, 'seq', sequence) end
   write()

@@ -98,12 +98,20 @@ local function known_as(id, raw)
   return header
 end
 
--- read(ids) → the headers by position.
+-- read(ids) → the headers by position; what was read before is as it was left.
 local function read(ids)
-  local found = {}
-  if #ids == 0 then return found end
-  local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do found[i] = known_as(ids[i], raw[i]) end
+  local found, missing, positions = {}, {}, {}
+  for i = 1, #ids do
+    local header = cache[ids[i]]
+    if header then
+      found[i] = header
+    else
+      missing[#missing + 1], positions[#positions + 1] = ids[i], i
+    end
+  end
+  if #missing == 0 then return found end
+  local raw = call('HMGET', jobs, unpack(missing))
+  for n = 1, #missing do found[positions[n]] = known_as(missing[n], raw[n]) end
   return found
 end
 
@@ -129,6 +137,9 @@ local function headers_of(ids, quick)
   for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
   return found
 end
+
+-- last_part(member) → what follows its last separator: mostly an id.
+local function last_part(member) return string.match(member, '^.*\31(.*)$') or member end
 
 -- line(id, h) → the member of `ready` that stands for this job: queue, priority, sequence, id.
 local function line(id, h)

@@ -12,7 +12,8 @@ local parked = {}   -- lane SEP queue SEP → member → true, of those that thi
 
 -- on demand: need_lanes
 local function unpacked(raw)
-  local fine, found = pcall(cmsgpack.unpack, raw or '')
+  if not raw then return {} end
+  local fine, found = pcall(cmsgpack.unpack, raw)
   return fine and type(found) == 'table' and found or {}
 end
 
@@ -291,7 +292,7 @@ local function next_of(lane, queue, most)
   if n <= 0 then return chosen, #row.shown == 0 and 1 or nil end
   for _, member in ipairs(waiters(lane, queue, math.min(n, most))) do
     if turn_only and not string.find(member, SEP .. FIRST .. SEP, 1, true) then return {} end
-    local h = lane.rate and read({ string.match(member, '[^\31]*$') })[1]
+    local h = lane.rate and read({ last_part(member) })[1]
     local cost = h and h[STATE] == 'held' and cost_of(h[LANES][h[HOME]]) or 1
     if lane.rate and lane.tokens < price(lane, cost) then return chosen, #row.shown + #chosen == 0 and cost or nil end
     chosen[#chosen + 1] = member

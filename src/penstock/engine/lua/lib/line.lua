@@ -47,7 +47,7 @@ end
 
 -- show(member, verb): a waiter is shown, at the tail of its line so that lanes take turns.
 local function show(member, verb)
-  local id = string.match(member, '[^\31]*$')
+  local id = last_part(member)
   local h = read({ id })[1]
   if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then return forget_waiter(member) end
   h.tail = true
@@ -55,16 +55,30 @@ local function show(member, verb)
   h.tail = nil
 end
 
--- fill(lane, verb): shows its next waiters; a rate opens again later.
-local function fill(lane, verb)
-  for queue, row in pairs(lane.lines) do
-    local members, tokens = next_of(lane, queue, SHOWN)
-    while #members > 0 do
-      for _, member in ipairs(members) do show(member, verb) end
-      members, tokens = next_of(lane, queue, SHOWN)   -- again, should one of them have been no waiter
+-- next_ones(names) → the members of those that these lanes show next; a rate opens again later.
+local function next_ones(names)
+  local found, ids = {}, {}
+  for _, name in ipairs(names) do
+    local lane = lane_named(name)
+    for queue, row in pairs(lane.lines) do
+      local members, tokens = next_of(lane, queue, SHOWN)
+      for _, member in ipairs(members) do
+        found[#found + 1], ids[#ids + 1] = member, last_part(member)
+      end
+      if tokens and row.waiting > 0 then
+        opens(lane, now + math.max(math.ceil((price(lane, tokens) - lane.tokens) / lane.rate), 5))
+      end
     end
-    if tokens and row.waiting > 0 then
-      opens(lane, now + math.max(math.ceil((price(lane, tokens) - lane.tokens) / lane.rate), 5))
-    end
+  end
+  read(ids)   -- all of them in one go
+  return found
+end
+
+-- fill(names, verb): these lanes show their next waiters. Again and again, should one of them have been no waiter.
+local function fill(names, verb)
+  local members = next_ones(names)
+  while #members > 0 do
+    for _, member in ipairs(members) do show(member, verb) end
+    members = next_ones(names)
   end
 end
