@@ -20,6 +20,7 @@ Told = Callable[[int], None]  #: told how many have been seen to
 _ACTIVE: Final[tuple[State, ...]] = ("scheduled", "held", "ready", "running")
 _WAITING: Final[tuple[State, ...]] = ("scheduled", "held", "ready")
 _PASSES: Final = 3
+_TOGETHER: Final = 50  #: jobs in one call, so that others' calls need not wait long
 _FIRST: Final = 100  #: jobs that a selection gives as a list, if it is not said how many
 
 
@@ -162,7 +163,7 @@ class Selection:
             if known > start or job.header.queue == leave_out:
                 continue
             page.append(job.id)
-            if len(page) == PAGE:
+            if len(page) == _TOGETHER:
                 yield page
                 page = []
         if page:

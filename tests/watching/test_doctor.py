@@ -1,14 +1,16 @@
 """Whatever is deleted or written by others is named, and mended as far as it can be."""
 
+import asyncio
 import json
 
 import pytest
 
+from penstock import Lane, Penstock
 from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.views import Views
-from tests.conftest import Clock
+from tests.conftest import Clock, namespace
 from tests.engine.factories import (
     TestWorker,
     enqueue,
@@ -158,6 +160,30 @@ async def test_a_queue_that_nobody_serves_and_a_server_without_aof_are_advice(en
     assert {one.rule for one in found.findings} == {"persistence", "unserved"}
     assert found.server["name"].startswith(("Valkey", "Redis"))
     assert found.server["round_trip_ms"] >= 0
+
+
+async def test_a_busy_system_is_healthy(url: str) -> None:
+    app = Penstock(namespace(), url=url)
+
+    @app.task(name="send", lane=Lane("few", limit=3))
+    async def send(number: int) -> None:
+        await asyncio.sleep(0.002)
+
+    async def feed() -> None:
+        while True:
+            await app.enqueue_many(send.call(n) for n in range(20))
+            await asyncio.sleep(0.01)
+
+    feeder = asyncio.create_task(feed())
+    async with app.worker(concurrency=10):
+        for _ in range(3):
+            assert wrong(await examine(app.hub.engine)) == []
+        feeder.cancel()
+        await asyncio.gather(feeder, return_exceptions=True)
+        await app.queue("default").purge()
+    assert (await examine(app.hub.engine)).healthy
+    await (await raw(app.hub.engine)).delete(*app.hub.engine.all_keys())
+    await app.aclose()
 
 
 async def test_nothing_stored_is_healthy(engine: Engine) -> None:

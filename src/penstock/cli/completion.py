@@ -20,7 +20,10 @@ _SHELLS = ("bash", "zsh", "fish")
 )
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
 def completion(shell: str | None) -> None:
-    """Print a script for your shell; without a name, for the one in $SHELL."""
+    """Print what makes your shell complete commands.
+
+    Without a name it is for the one in $SHELL.
+    """
     name = shell or Path(os.environ.get("SHELL", "")).name
     found = get_completion_class(name)
     if found is None:

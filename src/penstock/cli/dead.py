@@ -29,7 +29,7 @@ _COLUMNS = ("group", "count", "first", "last", "task", "error")
 
 @click.group
 def dead() -> None:
-    """Dead jobs: list what they died of, run them again, discard them."""
+    """List what jobs died of, run them again, discard them."""
 
 
 @dead.command(

@@ -29,7 +29,7 @@ _MOST = 50  #: findings that a table shows
 @yes
 @targeted
 def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
-    """Check settings, server, who runs what, and every invariant of what is stored.
+    """Check server, settings, code, and all that is stored.
 
     It reads all jobs, in pages, also while they run, and changes nothing without --fix. Exit code 8 if something is
     wrong; advice alone is no fault.
@@ -73,15 +73,14 @@ async def _described(hub: Hub, made: Examination, fixed: Sequence[Finding]) -> d
         "jobs": sum(number for states in counts.values() for number in states.values()),
         "workers": len(await hub.views.workers()) if readable else 0,
         "counts_checked": made.still,
-        "findings": [asdict(finding) for finding in made.findings],
+        "findings": [asdict(finding) for finding in made.findings if finding.level == "wrong"],
+        "advice": [asdict(finding) for finding in made.findings if finding.level == "advice"],
         "fixed": [asdict(finding) for finding in fixed],
     }
 
 
 def _print(report: dict[str, Any]) -> None:
-    wrong = [finding for finding in report["findings"] if finding["level"] == "wrong"]
-    advice = [finding for finding in report["findings"] if finding["level"] == "advice"]
-    settings = report["settings"]
+    wrong, settings = report["findings"], report["settings"]
     fields = [
         ("namespace", report["namespace"]),
         ("server", f"{report['server']}, {settings.get('round_trip_ms', '?')} ms away"),
@@ -96,7 +95,7 @@ def _print(report: dict[str, Any]) -> None:
         click.echo("jobs were moving all the time: totals were not compared", err=True)
     _print_findings("mended", report["fixed"])
     _print_findings("wrong", wrong)
-    _print_findings("advice", advice)
+    _print_findings("advice", report["advice"])
 
 
 def _print_findings(title: str, findings: list[dict[str, Any]]) -> None:

@@ -38,10 +38,10 @@ def events(
     *,
     follow: bool,
 ) -> None:
-    """Print what happens to jobs and queues, a line each; with -o json an object per line.
+    """Print what happens, as it happens.
 
-    The id of the last line given as --since goes on after it. A line of kind `gap` says that events before it are no
-    longer kept.
+    A line for each job that something happens to; with -o json an object per line. The id of the last line given as
+    --since goes on after it. A line of kind `gap` says that events before it are no longer kept.
     """
     hub = target.open_hub()
     since = since if follow or since else "0"

@@ -26,7 +26,7 @@ from penstock.selection import Choice, choose
 
 @click.group
 def job() -> None:
-    """Look at jobs, cancel them, run them again; one, or all that a filter fits."""
+    """Look at jobs, cancel them, run them again."""
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)

@@ -35,10 +35,10 @@ _COLUMNS = ("lane", "in use", "limit", "waiting", "")
 @click.option("--once", is_flag=True, help="One look, over one interval.")
 @targeted
 def top(target: Target, printer: Printer, interval: float, count: int | None, *, once: bool) -> None:
-    """Show what moves: queues with their rates and latencies, workers, lanes. Ctrl-C or q ends it.
+    """Show what moves: queues, workers, rates, latencies, lanes.
 
-    Rates and mean latencies are those since the look before: wait is from ready to running. With -o json an object per
-    look and line.
+    Ctrl-C or q ends it. Rates and mean latencies are those since the look before: wait is from ready to running. With
+    -o json an object per look and line.
     """
     hub = target.open_hub()
     looks = 1 if once else count

@@ -211,11 +211,11 @@ async def _put_aside(engine: Engine, name: str) -> None:
 
 
 async def _audit(made: Examination) -> AsyncIterator[Finding]:
-    """Every invariant. On a busy system a finding counts only if it stays; totals need a quiet moment."""
+    """Every invariant. On a busy system a finding counts only if it stays as it is; totals need a quiet moment."""
     views, lasting = Views(made.engine), None
     for _ in range(_AUDITS):
         before = await views.last_event()
-        found = {broken[:2]: broken for broken in await audit(made.engine)}
+        found = {broken: broken for broken in await audit(made.engine)}
         lasting = {key: found[key] for key in found if lasting is None or key in lasting}
         made.still = await views.last_event() == before
         if not lasting or made.still:

@@ -102,8 +102,11 @@ class Supervisor:
         hub: Hub | None = None
         try:
             if (hello := await self._first(signals)) is not None:
-                self._greet(hello)
                 hub = Hub(hello["namespace"], hello["url"], hello["deadline"])
+                await (
+                    hub.endpoint.client()
+                )  # at the start a server that cannot be reached is an error; later it is waited for
+                self._greet(hello)
                 await self._supervise(hub, hello, signals)
         finally:
             loop.remove_signal_handler(signal.SIGCHLD)
@@ -145,7 +148,6 @@ class Supervisor:
         return None
 
     async def _supervise(self, hub: Hub, hello: dict[str, Any], signals: Signals) -> None:
-        await hub.endpoint.client()  # at the start a server that cannot be reached is an error; later it is waited for
         engine = self._engine = hub.engine
         timer = Timer(engine, self._plan.life, self.reach, reap=REAP)
 

@@ -1,0 +1,82 @@
+"""What events cost the server: `python -m benchmarks.events_share`.
+
+The same jobs go through the engine's scripts as they are and with the writing of events taken out, a round of each in
+turn on one server; the time of the scripts is what `commandstats` says. Pages of 100 are a busy system, pages of 1 the
+worst case: an entry of the stream for every call of every job.
+"""
+
+import asyncio
+import hashlib
+import re
+import secrets
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from benchmarks.server import running
+from penstock.engine.engine import Engine, NewJob
+from penstock.job import Header, new_id
+from penstock.server.connect import Endpoint
+from penstock.server.urls import parse
+
+ROUNDS = 9
+JOBS = 4_000
+_WRITING = (r"call\('XADD', events, [^\n]*\n", r"entry\[i\] = [^\n]*\n")
+
+
+def without_events(engine: Engine) -> Engine:
+    """The same engine with scripts that write no events."""
+    link: Any = engine.link
+    for name, script in list(link._scripts.items()):  # noqa: SLF001  (nobody else may want this)
+        text = script.text
+        for pattern in _WRITING if name != "init" else ():
+            text = re.sub(pattern, "\n", text)
+        sha = hashlib.sha1(text.encode()).hexdigest()
+        link._scripts = link._scripts | {name: replace(script, text=text, sha=sha)}  # noqa: SLF001
+    return engine
+
+
+async def go_through(engine: Engine, page: int) -> float:
+    """Microseconds of server time per job: enqueue, lease, complete."""
+    client: Any = await engine.link.endpoint.client()
+    worker = f"w-{secrets.token_hex(4)}"
+    await engine.register(worker, 60_000)
+    jobs = [NewJob(new_id(), Header(state="", task="shop.tasks:send"), b"x" * 100) for _ in range(JOBS * page // 100)]
+    before = await _used(client)
+    for number, start in enumerate(range(0, len(jobs), page), 1):
+        await engine.enqueue(jobs[start : start + page])
+        leased = await engine.lease(worker, number, want=page, answered=number - 1)
+        await engine.complete(worker, [(lease.id, number, b"") for lease in leased.leases])
+    return (await _used(client) - before) / len(jobs)
+
+
+async def _used(client: Any) -> float:
+    stats = await client.info("commandstats")
+    return float(stats.get("cmdstat_evalsha", {}).get("usec", 0))
+
+
+async def measure(url: str, page: int) -> tuple[float, float]:
+    """Medians with and without events."""
+    engines = []
+    for make in (lambda engine: engine, without_events):
+        name = f"share-{secrets.token_hex(4)}"
+        endpoint = Endpoint(parse(url), slot_key=f"penstock:{{{name}}}:meta".encode())
+        engines.append(make(Engine(endpoint, name)))
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS + 1):
+        for times, engine in zip(found, engines, strict=True):
+            times.append(await go_through(engine, page))
+    for engine in engines:
+        await engine.link.endpoint.aclose()
+    return median(found[0][1:]), median(found[1][1:])
+
+
+def main() -> None:
+    with running() as (server, _):
+        for page in (100, 10, 1):
+            full, bare = asyncio.run(measure(server.url, page))
+            print(f"pages of {page:>3}: {full:6.2f} us a job, {bare:6.2f} without events: {1 - bare / full:5.1%}")
+
+
+if __name__ == "__main__":
+    main()
