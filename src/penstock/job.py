@@ -63,6 +63,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     reason: str = ""  #: why it is dead, cancelled or put off
     progress: str = ""  #: JSON
     compact: int = 0  #: 1 for a tombstone: only identity and outcome are left
+    finish: int = 0  #: its finish number in its batch, while it is dead or cancelled and may yet run again
 
     @property
     def attempt(self) -> int:

@@ -26,6 +26,7 @@ _INDEXES: Final = (
     "waiting",
     "ticks",
     "keepers",
+    "roster",
 )
 _REST: Final = (
     "workers",
@@ -34,6 +35,8 @@ _REST: Final = (
     "nodes",
     "crons",
     "jobs",
+    "batches",
+    "chores",
     "lanes",
     "openings",
     "payloads",

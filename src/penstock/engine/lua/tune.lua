@@ -1,6 +1,6 @@
 -- tune: what a lane allows is set by hand, or again as the code says. What waits for it is shown at once if there is room.
 -- flags: allow-oom
--- include: header write lanes move line finish
+-- include: header write lanes batches move line finish
 -- args: lane, limit (-1: as the code says, '' to leave it), 1 paused or 0 not ('' to leave it)
 -- returns: ok
 -- event: tune

@@ -47,6 +47,7 @@ end
 
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
 local function finish()
+  if touched[1] then endings.look_at() end
   for _, name in ipairs(refills) do fill(lane_named(name)) end
   save_lanes()
   if sequence then call('HSET', meta, 'seq', sequence) end
