@@ -8,6 +8,6 @@ local ids, answers = {}, {}
 for at = 2, ARGC do ids[#ids + 1] = ARGV[at] end
 local headers = read(ids)
 meet(headers, #ids)
-for i, id in ipairs(ids) do answers[i] = stop(id, headers[i], ARGV[1]) end
+for i, id in ipairs(ids) do answers[i] = stop('cancel', id, headers[i], ARGV[1]) end
 stopped()
 return answers

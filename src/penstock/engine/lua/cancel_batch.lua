@@ -6,6 +6,6 @@
 -- event: cancel_batch
 local b = batch_tools().one(ARGV[1])
 if not b then return 'missing' end
-local word = call_off(b, ARGV[2])
+local word = call_off('cancel_batch', b, ARGV[2])
 finish()
 return word

@@ -26,13 +26,17 @@ end
 local does = {}
 function does.cancel()
   local reason = b[B_REASON]
-  return page(b, 'u', n, function(name, h) stop(name, h, reason) end, function(inside) call_off(inside, reason) end)
+  local function on_batch(inside) call_off('cancel_batch', inside, reason) end
+  return page(b, 'u', n, function(name, h) stop('cancel', name, h, reason) end, on_batch)
 end
-function does.retry() return page(b, 'x', n, again, set_going) end
+function does.retry()
+  local function on_batch(inside) set_going('retry_batch', inside) end
+  return page(b, 'x', n, function(name, h) again('revive', name, h) end, on_batch)
+end
 function does.abandon()
   if b[B_PHASE] ~= 'open' then return withdraw(chores, due) end
   if b[B_ADDED] + b[B_ABANDON_AFTER] > now then return later(b[B_ADDED] + b[B_ABANDON_AFTER]) end
-  call_off(b, 'abandoned')
+  call_off('cancel_batch', b, 'abandoned')
 end
 function does.forget()
   if b and b[B_PHASE] ~= 'ended' then return withdraw(chores, due) end

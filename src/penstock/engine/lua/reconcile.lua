@@ -61,6 +61,7 @@ function batch_mending.mend(b)
   for _, one in ipairs({ parent or b, b }) do
     if batch_mending.recount(one) then mended = mended + 1 end
   end
+  if b[B_PHASE] == 'ended' and batch_kit.pending(b) > 0 then fix(batch_kit.reopen, b) end
   local paused = unpacked(call('HGET', limits, 'batch:' .. b.id))[2] == 1
   if paused ~= (b[B_CHORE] == 'cancel') then fix(batch_kit.close, b, not paused) end
   local chore = b[B_PHASE] == 'open' and 'abandon' or b[B_PHASE] == 'ended' and 'forget' or b[B_CHORE]

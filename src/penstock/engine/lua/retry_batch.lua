@@ -8,7 +8,7 @@ local b = batch_tools().one(ARGV[1])
 if not b then return 'missing' end
 if b[B_RETRIED] == ARGV[2] then return 'ok' end
 if b[B_CHORE] == 'cancel' then return 'cancelling' end
-if not set_going(b) then return 'none' end
+if not set_going('retry_batch', b) then return 'none' end
 b[B_RETRIED] = ARGV[2]
 finish()
 return 'ok'

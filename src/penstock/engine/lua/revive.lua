@@ -7,6 +7,6 @@ local ids, answers = {}, {}
 for at = 1, ARGC do ids[#ids + 1] = ARGV[at] end
 local headers = read(ids)
 meet(headers, #ids)
-for i, id in ipairs(ids) do answers[i] = again(id, headers[i]) end
+for i, id in ipairs(ids) do answers[i] = again('revive', id, headers[i]) end
 finish()
 return answers

@@ -9,8 +9,8 @@ local function is_free(h, id)
   return not other or other == id
 end
 
--- again(id, h) → ok | missing | taken (its unique key has another holder), or the state that it is in.
-local function again(id, h)
+-- again(verb, id, h) → ok | missing | taken (its unique key has another holder), or the state that it is in.
+local function again(verb, id, h)
   if not h or h[COMPACT] == 1 or call('HEXISTS', payloads, id) == 0 then
     return h and h[STATE] == 'done' and 'done' or 'missing'
   end
@@ -21,6 +21,6 @@ local function again(id, h)
   h[DUE] = math.min(h[DUE], now)
   if h[UNIQUE] ~= '' then revived[h[UNIQUE]] = id end
   tail(id, h)
-  line_up('revive', id, h)
+  line_up(verb, id, h)
   return 'ok'
 end

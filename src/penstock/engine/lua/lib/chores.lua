@@ -19,9 +19,9 @@ local function let_go(b)
   batch_kit.touch(b)
 end
 
--- call_off(b, reason) → cancelled | ended, as it was. It takes no more members, none of them starts, and they are cancelled
+-- call_off(verb, b, reason) → cancelled | ended, as it was. It takes no more members, none of them starts, and they are cancelled
 -- in pages.
-local function call_off(b, reason)
+local function call_off(verb, b, reason)
   if b[B_PHASE] == 'ended' then return 'ended' end
   if b[B_REASON] ~= '' then return 'cancelled' end
   b[B_PHASE], b[B_REASON] = 'sealed', reason
@@ -33,16 +33,16 @@ local function call_off(b, reason)
   elseif b[B_CHORE] ~= '' then
     let_go(b)
   end
-  note('cancel_batch', b.id, batch_kit.subject(b), reason)
+  note(verb, b.id, batch_kit.subject(b), reason)
   return 'cancelled'
 end
 
--- set_going(b) → are there dead members, so that they are run again in pages?
-local function set_going(b)
+-- set_going(verb, b) → are there dead members, so that they are run again in pages?
+local function set_going(verb, b)
   if b[B_DEAD] == 0 or b[B_CHORE] ~= '' then return b[B_CHORE] == 'retry' end
   if b[B_PHASE] == 'ended' then batch_kit.reopen(b) end
   take_up(b, 'retry', '')
-  note('retry_batch', b.id, batch_kit.subject(b))
+  note(verb, b.id, batch_kit.subject(b))
   return true
 end
 

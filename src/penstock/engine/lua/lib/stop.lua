@@ -2,12 +2,12 @@
 
 local letters = {}   -- to workers, sent when everything is written
 
--- stop(id, h, reason) → cancelled | cancelling | missing, or the state it had already ended in.
-local function stop(id, h, reason)
+-- stop(verb, id, h, reason) → cancelled | cancelling | missing, or the state it had already ended in.
+local function stop(verb, id, h, reason)
   if not h then return 'missing' end
   if waits(h) then
     h[REASON] = reason
-    move('cancel', id, h, 'cancelled', reason)
+    move(verb, id, h, 'cancelled', reason)
     return 'cancelled'
   end
   if h[STATE] ~= 'running' then return h[STATE] end
@@ -16,7 +16,7 @@ local function stop(id, h, reason)
     h[CANCELLING], h[REASON] = 1, reason
     add(cancels, 0, worker .. SEP .. id)
     save(id, h)
-    note('cancel', id, h, 'cancelling')
+    note(verb, id, h, 'cancelling')
     letters[#letters + 1] = { 'to:' .. worker, 'cancel ' .. id }
   end
   return 'cancelling'
