@@ -1,4 +1,4 @@
-"""What is done to batches in pages; the rest of it is told where it is asked for: test_cancel_batch, test_retry_batch."""
+"""What is done to batches in pages; the rest is where it is asked for: test_cancel_batch, test_retry_batch."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

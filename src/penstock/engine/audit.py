@@ -242,6 +242,9 @@ class _Audit:
             ):
                 if header is None or header.unique.encode() != name or header.state in FINISHED:
                     self._report("unique", name, "has no unfinished holder")
+        await self._check_waiting()
+
+    async def _check_waiting(self) -> None:
         async for page in self._pages("waiting"):
             for job_id, header in await self._headers([name.decode(errors="replace") for name, _ in page]):
                 batch = self._batches.states.get(job_id.partition("}")[2]) if job_id.startswith("{") else None

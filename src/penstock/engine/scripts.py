@@ -109,20 +109,24 @@ def _constants() -> dict[str, str]:
     fields = {field.upper(): str(i) for i, field in enumerate(Header.__struct_fields__, 1)}
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
     batch = {f"B_{field.upper()}": str(i) for i, field in enumerate(BatchState.__struct_fields__, 1)}
-    return fields | batch | {
-        "B_FIELDS": str(len(batch)),
-        "FIELDS": str(FIELDS),
-        "HOT": str(Header.__struct_fields__.index("started") + 1),
-        "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
-        "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
-        "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
-        "IS_RUNNING": f"'\\{RUNNING}'",
-        "IS_DONE": f"'\\{DONE}'",
-        "SCHEMA": f"'{SCHEMA}'",
-        "SEP": "'\\31'",
-        "AFTER": "' '",
-        "DELAY_BELOW": str(DELAY_BELOW),
-        "EVENTS": str(EVENTS_KEPT),
-        "STATS_MINUTES": str(STATS_MINUTES),
-        "BLANK": f"'{blank}'",
-    }
+    return (
+        fields
+        | batch
+        | {
+            "B_FIELDS": str(len(batch)),
+            "FIELDS": str(FIELDS),
+            "HOT": str(Header.__struct_fields__.index("started") + 1),
+            "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
+            "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
+            "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
+            "IS_RUNNING": f"'\\{RUNNING}'",
+            "IS_DONE": f"'\\{DONE}'",
+            "SCHEMA": f"'{SCHEMA}'",
+            "SEP": "'\\31'",
+            "AFTER": "' '",
+            "DELAY_BELOW": str(DELAY_BELOW),
+            "EVENTS": str(EVENTS_KEPT),
+            "STATS_MINUTES": str(STATS_MINUTES),
+            "BLANK": f"'{blank}'",
+        }
+    )
