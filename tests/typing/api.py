@@ -129,7 +129,7 @@ async def batches() -> None:
     assert_type(await app.map(send, range(3), limit=8, progress=True), list[str])
     assert_type(await app.map(resize, ["a"], return_exceptions=True), list[bytes | PenstockError])
     assert_type(app.map_sync(send, [1]), list[str])
-    await app.map(send, ["seven"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await app.map(send, ["seven"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def workers() -> None:

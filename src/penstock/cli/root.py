@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
     "job": ("penstock.cli.job:job", "Look at single jobs, cancel them, run them again."),
     "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
+    "batch": ("penstock.cli.batch:batch", "Look at batches, watch, seal and cancel them."),
     "lane": ("penstock.cli.lane:lane", "List lanes and locks, change what they allow."),
     "cron": ("penstock.cli.cron:cron", "List schedules, run, pause and resume them."),
     "workers": ("penstock.cli.workers:workers", "List the live workers."),

@@ -31,9 +31,9 @@ class LaneStatus(NamedTuple):
 
 
 def split(stored: str) -> tuple[bool, str]:
-    """Whether it is a lock, and its name."""
+    """Whether it is a lock, and its name; that of a batch's own lane is `batch:` and the batch."""
     kind, _, name = stored.partition(":")
-    return kind == "lock", name
+    return kind == "lock", stored if kind == "batch" else name
 
 
 class LaneViews:
