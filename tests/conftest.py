@@ -9,6 +9,7 @@ from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
+from tests.costs import TOO_LONG_US
 from tests.servers import Cluster, Server, running
 
 
@@ -80,3 +81,17 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
         client = await made.link.endpoint.client()
         await client.delete(*made.all_keys())
         await made.link.endpoint.aclose()
+
+
+@pytest.fixture
+def watched_server() -> Iterator[Server]:
+    """A server of the test's own that notes every script that took too long."""
+    with running(Server("--appendonly", "no", "--slowlog-log-slower-than", str(TOO_LONG_US))) as server:
+        yield server
+
+
+@pytest.fixture
+async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
+    made = open_engine(watched_server.url, namespace())
+    yield made
+    await made.link.endpoint.aclose()

@@ -28,3 +28,12 @@ def test_each_request_is_split_limited_and_announced_once_by_a_listener_elsewher
     said = [f"request {n}: {m} of {m} parts done" for n, m in ((2, 5), (4, 2), (5, 1))]
     assert sorted(found.stdout.splitlines()) == said, found.stderr
     assert found.returncode == 0
+
+
+def test_a_web_service_loses_nothing_though_a_worker_and_then_everything_is_killed(tmp_path: Path) -> None:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment = ours | {"WEB_SERVICE_FOLDER": str(tmp_path)}
+    program = [sys.executable, str(EXAMPLES / "web_service.py")]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    assert found.stdout == "13 jobs, 12 done, 1 dead after 3 tries\nnever more than 3 at once\n", found.stderr
+    assert found.returncode == 0

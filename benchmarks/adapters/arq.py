@@ -8,7 +8,7 @@ import uvloop
 from arq import create_pool, func
 from arq.connections import RedisSettings
 
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 pool = ThreadPoolExecutor()
@@ -28,8 +28,7 @@ async def run_payload(ctx, number, payload):
 
 
 async def run_crash(ctx, number):
-    if crash(number):
-        await asyncio.sleep(3_600)
+    await crash_on_loop(number)
 
 
 TASKS = {"async": "run_async", "thread": "run_thread", "payload": "run_payload", "crash": "run_crash"}

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bullmq import Queue, Worker
 
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 
 pool = ThreadPoolExecutor()
 
@@ -15,8 +15,7 @@ async def process(job, token):
     if job.name == "thread":
         await asyncio.get_running_loop().run_in_executor(pool, start, number)
     elif job.name == "crash":
-        if crash(number):
-            await asyncio.sleep(3_600)
+        await crash_on_loop(number)
     else:
         start(number)
 

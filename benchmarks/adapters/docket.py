@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from docket import Docket
 
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 
 pool = ThreadPoolExecutor()
 
@@ -24,8 +24,7 @@ async def run_payload(number: int, payload: str) -> None:
 
 
 async def run_crash(number: int) -> None:
-    if crash(number):
-        await asyncio.sleep(3_600)
+    await crash_on_loop(number)
 
 
 TASKS = {"async": run_async, "thread": run_thread, "payload": run_payload, "crash": run_crash}

@@ -1,8 +1,6 @@
 """Penstock, through its public API only; the audit is the one look inside."""
 
-import asyncio
-
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 from penstock import BadOption, Penstock
 from penstock.engine.audit import audit
 
@@ -28,8 +26,7 @@ async def run_payload(number: int, payload: str) -> None:
 
 @app.task(name="crash")
 async def run_crash(number: int) -> None:
-    if crash(number):
-        await asyncio.sleep(3_600)
+    await crash_on_loop(number)
 
 
 TASKS = {"async": run_async, "thread": run_thread, "payload": run_payload, "crash": run_crash}

@@ -1,11 +1,10 @@
 """streaQ."""
 
-import asyncio
 from datetime import timedelta
 
 from streaq import Worker
 
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 
 worker = Worker(redis_url=URL, queue_name="bench", concurrency=500, anyio_kwargs={"use_uvloop": True})
 
@@ -27,8 +26,7 @@ async def run_payload(number, payload):
 
 @worker.task(ttl=0, silent=True)
 async def run_crash(number):
-    if crash(number):
-        await asyncio.sleep(3_600)
+    await crash_on_loop(number)
 
 
 TASKS = {"async": run_async, "thread": run_thread, "payload": run_payload, "crash": run_crash}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from taskiq import TaskiqScheduler
 from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
-from benchmarks.adapters.jobs import URL, crash, start
+from benchmarks.adapters.jobs import URL, crash_on_loop, start
 
 broker = RedisStreamBroker(URL, queue_name="bench", consumer_id="0")
 source = ListRedisScheduleSource(URL)
@@ -30,8 +30,7 @@ async def run_payload(number, payload):
 
 @broker.task
 async def run_crash(number):
-    if crash(number):
-        await asyncio.sleep(3_600)
+    await crash_on_loop(number)
 
 
 TASKS = {"async": run_async, "thread": run_thread, "payload": run_payload, "crash": run_crash}

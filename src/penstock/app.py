@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    from penstock.http.access import Role, Trust
+    from penstock.http.service import Service
+
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -381,6 +384,25 @@ class Penstock:
         """For tests: run what is ready until nothing is; what is scheduled for later stays."""
         async with self.worker(queues=queues, concurrency=concurrency) as worker:
             await worker.until_idle()
+
+    # HTTP
+
+    def asgi(
+        self,
+        *,
+        tokens: "Mapping[str, Role] | None" = None,
+        users: "Mapping[str, tuple[str, Role]] | None" = None,
+        trust: "Trust | None" = None,
+    ) -> "Service":
+        """The HTTP service as an ASGI app, to be run or mounted under any path; needs the extra `penstock[http]`.
+
+        `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy say who may ask, else
+        $PENSTOCK_HTTP_TOKENS and its like; without any, only this machine may.
+        """
+        from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
+        from penstock.http.table import make_service  # noqa: PLC0415
+
+        return make_service(self.program, access(tokens, users, trust))
 
     # Life
 

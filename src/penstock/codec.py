@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from penstock.batch_state import BatchStatus
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
+from penstock.options import Options, unknown
 
 LIMIT: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
@@ -61,6 +62,7 @@ class Signature:
         self._optional = len(self._required) < len(self.parameters)
         self._known = set(self.parameters) - {self._star, self._extra}
         self._simple = self._star is None and self._extra is None and not self._only_positional
+        self._struct_: type[msgspec.Struct] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
         self._returns: msgspec.msgpack.Decoder[Any] | None = None
 
@@ -81,10 +83,19 @@ class Signature:
         try:
             bound = inspect.Signature(list(self.parameters.values())).bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {error}") from None
+            raise BadArguments(f"{self.name}{self._shown()}: {self._strange(kwargs) or error}") from None
         if self._extra is not None and self._extra in bound:
             bound[_EXTRA] = bound.pop(self._extra)
         return bound
+
+    def _strange(self, kwargs: Mapping[str, Any]) -> str:
+        """What to do about the first name that is no parameter; empty if all are."""
+        name = next((name for name in kwargs if name not in self._known), None) if self._extra is None else None
+        if name is None:
+            return ""
+        if name in Options.__annotations__:
+            return f"{name!r} is an option, not an argument: say .using({name}=…).enqueue(…)"
+        return unknown("argument", name, self._known) if self._known else f"unknown argument {name!r}; it takes none"
 
     def encode(self, bound: dict[str, Any]) -> bytes:
         """The stored form; decoded once to be sure that the worker can."""
@@ -101,6 +112,16 @@ class Signature:
             found = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+        return self._for_call(found, status)
+
+    def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments that came as JSON, converted by the annotations: it has fewer types than what is stored."""
+        try:
+            return self._for_call(msgspec.convert(self.bind(args, kwargs), self._struct()))
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+
+    def _for_call(self, found: msgspec.Struct, status: str = "") -> tuple[list[Any], dict[str, Any]]:
         values = asdict(found)
         if status and isinstance(values.get(status), dict):
             values[status] = msgspec.convert(values[status], BatchStatus)
@@ -155,6 +176,11 @@ class Signature:
         return self._decoder
 
     def _struct(self) -> type[msgspec.Struct]:
+        if self._struct_ is None:
+            self._struct_ = self._make_struct()
+        return self._struct_
+
+    def _make_struct(self) -> type[msgspec.Struct]:
         hints = self._hints()
         fields: list[Any] = []
         for name, parameter in self.parameters.items():

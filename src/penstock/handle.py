@@ -92,10 +92,10 @@ class Job(Generic[R_co]):
 
     async def status(self) -> JobStatus:
         """Where it is and what happened to it; JobNotFound if nothing is known of it any more."""
-        return _status(await self._hub.views.job(self.id), self.id, self._redact)
+        return status_of(await self._hub.views.job(self.id), self.id, self._redact)
 
     def status_sync(self) -> JobStatus:
-        return _status(self._hub.views.job_sync(self.id), self.id, self._redact)
+        return status_of(self._hub.views.job_sync(self.id), self.id, self._redact)
 
     async def result(self, timeout: float | None = None) -> R_co:
         """The task's return value, once it is there.
@@ -221,7 +221,8 @@ def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
     return f"{text}: {error.type}: {error.message}\n\n{error.traceback}".rstrip()
 
 
-def _status(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobStatus:
+def status_of(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobStatus:
+    """What a record says; JobNotFound if there is none."""
     if record is None:
         raise _missing(job_id)
     header = record.header

@@ -25,7 +25,8 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     The Lua constants of the same names are made from this list, so it is the one place that fixes the layout.
     Times are milliseconds of the server's clock, 0 for never. New fields go to the end and need a default.
-    Lease and complete read the fields up to `started` and rewrite none: see `Running` and `Done`.
+    Lease and complete read the fields up to `started` and rewrite none: see `Running` and `Done`. Most jobs have no
+    such header until something happens to them: see `Plain`.
     """
 
     state: State | Literal[""]
@@ -71,8 +72,52 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return self.failures + self.crashes + (self.state in {"running", "done"})
 
 
+class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What enqueue stores of a job that waits for nothing but its turn: a label, and what it does not share.
+
+    Those with the same label differ in nothing that lease and complete ask for. The values follow each other without
+    the mark of an array, so that they are the end of one when lease puts something in front of them: see `Begun`.
+    """
+
+    label: str
+    seq: int
+    created: int
+    size: int
+
+    def header(self) -> Header:
+        return replace(
+            kind(self.label),
+            created=self.created,
+            since=self.created,
+            seq=self.seq,
+            arrival=self.seq,
+            size=self.size,
+        )
+
+
+class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What lease stores of such a job: the same, after what it adds."""
+
+    claim: str
+    started: int
+    fence: int
+    label: str
+    seq: int
+    created: int
+    size: int
+
+    @property
+    def ready(self) -> Header:
+        """What it has in common with those alike."""
+        return kind(self.label)
+
+    def header(self) -> Header:
+        plain = Plain(self.label, self.seq, self.created, self.size)
+        return Running(self.claim, self.started, self.fence, plain.header()).header()
+
+
 class Running(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What lease stores of most jobs: the header as it found it, and what it adds."""
+    """What lease stores of other jobs: the header as it found it, and what it adds."""
 
     claim: str
     started: int
@@ -94,38 +139,76 @@ class Running(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What complete stores of most jobs: what lease had stored, and what it adds."""
+    """What complete stores of a job that is as lease left it: that, and what it adds."""
 
     since: int
     result: int
-    running: Running
+    running: msgspec.Raw
 
     def header(self) -> Header:
-        last = f"{self.running.claim}\x1fcomplete\x1fok"
+        running = read_running(bytes(self.running))
+        last = f"{running.claim}\x1fcomplete\x1fok"
         return replace(
-            self.running.header(), state="done", since=self.since, result=self.result, claim="", last=last, reason=""
+            running.header(), state="done", since=self.since, result=self.result, claim="", last=last, reason=""
         )
 
 
-#: The first byte of a stored header tells which of the three it is: a msgpack array of 4, of 3, or of more values.
+#: The first byte of what is stored tells which of these it is; a header is a longer array.
+PLAIN: Final = 0xD9
+BEGUN: Final = 0x97
 RUNNING: Final = 0x94
 DONE: Final = 0x93
 
+_FOUR: Final = b"\x94"
+_LONGEST: Final = 255  #: bytes of a label
+
+_plain = msgspec.msgpack.Decoder(Plain).decode
+_begun = msgspec.msgpack.Decoder(Begun).decode
 _header = msgspec.msgpack.Decoder(Header).decode
 _running = msgspec.msgpack.Decoder(Running).decode
 _done = msgspec.msgpack.Decoder(Done).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def pack(header: Header) -> bytes:
+    """A new job's header as enqueue takes it; of a plain one, whose id nobody chose, only its label."""
+    if header.nonce or header.lanes or header.unique or header.due or header.expires or header.batch:
+        return _encode(header)
+    return _label(header.queue, header.priority, header.task, header.keep, header.retries) or _encode(header)
+
+
+@lru_cache(maxsize=1024)
+def _label(queue: str, priority: int, task: str, keep: int, retries: int) -> bytes:
+    label = f"{queue}\x1f{priority:02d}\x1f{task}\x1f{keep}\x1f{retries}".encode()
+    return bytes([PLAIN, len(label)]) + label if len(label) <= _LONGEST else b""
+
+
+@lru_cache(maxsize=1024)
+def kind(label: str) -> Header:
+    """What plain jobs with this label have in common."""
+    try:
+        queue, priority, task, keep, retries = label.split("\x1f")
+        return Header(
+            state="ready", task=task, queue=queue, priority=int(priority), keep=int(keep), retries=int(retries)
+        )
+    except ValueError:
+        raise msgspec.ValidationError("the label of a job cannot be read") from None
 
 
 def read_header(raw: bytes) -> Header:
     """A header as it is stored; a `msgspec.MsgspecError` if it cannot be read."""
-    kind = raw[0] if raw else 0
-    if kind == RUNNING:
-        return _running(raw).header()
-    return _done(raw).header() if kind == DONE else _header(raw)
+    first = raw[0] if raw else 0
+    if first == PLAIN:
+        return _plain(_FOUR + raw).header()
+    if first in {BEGUN, RUNNING}:
+        return read_running(raw).header()
+    return _done(raw).header() if first == DONE else _header(raw)
 
 
-def read_running(raw: bytes) -> Running:
+def read_running(raw: bytes) -> Running | Begun:
     """The same for a worker, which needs little of it, so it is not put together."""
+    if raw[0] == BEGUN:
+        return _begun(raw)
     if raw[0] == RUNNING:
         return _running(raw)
     header = _header(raw)

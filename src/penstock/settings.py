@@ -1,11 +1,16 @@
-"""Settings: from arguments, else the environment, else `[tool.penstock]` of the nearest pyproject.toml."""
+"""Settings: from arguments, else the environment, else `[tool.penstock]` of the nearest pyproject.toml.
+
+`app` alone is taken from the project before the environment: a project knows its app, and a variable may be left over
+from another one.
+"""
 
 import os
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import BadOption
 from penstock.options import Queues, unknown
@@ -25,14 +30,25 @@ class Settings:
     lease: int = 30_000  #: life of a worker inside a program; it is renewed every third of it
 
 
+_PREFIX: Final = "PENSTOCK_"
+#: Variables that are no settings: of the embedded server, of any server, of the HTTP service, and of the tests.
+_OTHERS: Final = (
+    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION"),
+    *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
+    "LONG",
+)
+#: Kubernetes sets these in every container for a service that is called penstock.
+_OF_A_SERVICE = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_\w+)?\Z")
+
+
 def load(arguments: Mapping[str, Any], start: Path | None = None) -> Settings:
     """The settings that hold; an unknown or bad one is an error that says where it stands and what is valid."""
     names = {field.name for field in fields(Settings)}
-    environment = {name: os.environ[_variable(name)] for name in names if _variable(name) in os.environ}
+    where, project = _project(start or Path.cwd())
     found: dict[str, Any] = {}
     for source, values in (
-        (*_project(start or Path.cwd()),),
-        ("the environment", environment),
+        (where, project),
+        ("the environment", _environment(names, project)),
         ("Penstock(…)", {name: value for name, value in arguments.items() if value is not None}),
     ):
         for name, value in values.items():
@@ -42,8 +58,21 @@ def load(arguments: Mapping[str, Any], start: Path | None = None) -> Settings:
     return Settings(**found)
 
 
+def _environment(names: Collection[str], project: Mapping[str, Any]) -> dict[str, str]:
+    """What the environment sets; a variable that is ours by its name but none that we know is most likely misspelt."""
+    valid = {_variable(name): name for name in names}
+    ours = [name for name in os.environ if name.startswith(_PREFIX)]
+    for variable in ours:
+        rest = variable.removeprefix(_PREFIX)
+        if variable not in valid and rest not in _OTHERS and not _OF_A_SERVICE.match(rest):
+            known = [*valid, *(f"{_PREFIX}{other}" for other in _OTHERS[:-1])]
+            raise BadOption(f"the environment: {unknown('variable', variable, known)}")
+    found = {valid[variable]: os.environ[variable] for variable in ours if variable in valid}
+    return {name: value for name, value in found.items() if name != "app" or name not in project}
+
+
 def _variable(name: str) -> str:
-    return f"PENSTOCK_{name.upper()}"
+    return f"{_PREFIX}{name.upper()}"
 
 
 def _project(start: Path) -> tuple[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import penstock
 from penstock import (
     Backoff,
     BadArguments,
@@ -97,6 +99,45 @@ async def test_wrong_arguments_are_refused_where_they_are_written(
     with pytest.raises(BadArguments):
         blocking(*args, **kwargs)
     assert await app.hub.views.counts() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay", "'delay' is an option, not an argument: say .using(delay=…).enqueue(…)"),
+        ("subjct", "unknown argument 'subjct'; did you mean 'subject'? valid are subject, user"),
+        ("xyz", "unknown argument 'xyz'; valid are subject, user"),
+    ],
+)
+async def test_a_strange_name_is_told_with_what_to_do(app: Penstock, name: str, hint: str) -> None:
+    @app.task(name="send")
+    async def send(user: int, subject: str = "hi") -> None: ...
+
+    @app.task(name="without")
+    async def without() -> None: ...
+
+    enqueue: Any = send.enqueue
+    for arguments in ((), (7,)):  # the first one lacks an argument, too
+        with pytest.raises(BadArguments) as caught:
+            await enqueue(*arguments, **{name: "10m"})
+        assert hint in str(caught.value)
+    bare: Any = without.enqueue
+    with pytest.raises(BadArguments, match=r"unknown argument 'user'; it takes none"):
+        await bare(user=1)
+
+
+async def test_what_a_task_names_itself_is_its_argument_whatever_options_there_are(app: Penstock) -> None:
+    @app.task
+    async def plain(delay: int) -> int:
+        return delay
+
+    @app.task
+    async def many(**kwargs: int) -> dict[str, int]:
+        return kwargs
+
+    jobs = await plain.enqueue(delay=1), await many.enqueue(queue=2)
+    await app.run_until_idle()
+    assert [await job.result() for job in jobs] == [1, {"queue": 2}]
 
 
 @pytest.mark.parametrize(
@@ -378,6 +419,40 @@ def test_arguments_win_over_the_environment_and_that_over_the_project(
     monkeypatch.setenv("PENSTOCK_DEADLINE", "never")
     with pytest.raises(BadOption, match=r"environment.*deadline.*never"):
         Penstock("never-connected")
+
+
+def test_the_app_is_what_the_project_says_and_only_else_what_the_environment_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_APP", "environment:app")
+    assert load({}, tmp_path).app == "environment:app"
+    assert load({}, project(tmp_path, '[tool.penstock]\napp = "project:app"\n')).app == "project:app"
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("PENSTOCK_CONCURENCY", "PENSTOCK_CONCURRENCY"),
+        ("PENSTOCK_ULR", "PENSTOCK_URL"),
+        ("PENSTOCK_ENVV", "PENSTOCK_ENV"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_with_a_suggestion(
+    misspelt: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(misspelt, "2")
+    with pytest.raises(BadOption, match=rf"environment: unknown variable '{misspelt}'; did you mean '{meant}'\?"):
+        Penstock("never-connected")
+
+
+def test_variables_that_are_no_settings_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [file.read_text("utf-8") for file in Path(penstock.__file__).parent.rglob("*.py")]
+    used = {name for text in sources for name in re.findall(r'"(PENSTOCK_[A-Z_]*[A-Z])"', text)}
+    of_a_service = ("PENSTOCK_SERVICE_HOST", "PENSTOCK_SERVICE_PORT_HTTP", "PENSTOCK_PORT", "PENSTOCK_PORT_80_TCP_ADDR")
+    assert used >= {"PENSTOCK_ENV", "PENSTOCK_SERVER_BIN"}
+    for name in (*used, *of_a_service, "PENSTOCK_LONG"):
+        monkeypatch.setenv(name, "1")
+    load({})
 
 
 # Records that somebody spoiled

@@ -32,7 +32,7 @@ from penstock import (
     Unavailable,
 )
 from penstock.engine.answers import Leased
-from penstock.job import Header
+from penstock.job import Header, read_header
 from penstock.worker.fetch import Fetcher
 from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace
@@ -45,7 +45,7 @@ FIELD = {name: place for place, name in enumerate(Header.__struct_fields__)}
 async def rewrite_raw(app: Penstock, job: Job[Any], **fields: Any) -> None:
     """Wrong types into a header."""
     client, key = await raw(app.hub.engine), app.hub.engine.keys("jobs")
-    values = msgspec.msgpack.decode(await client.hget(key, job.id))
+    values = msgspec.msgpack.decode(msgspec.msgpack.encode(read_header(await client.hget(key, job.id))))
     for name, value in fields.items():
         values[FIELD[name]] = value
     await client.hset(key, job.id, msgspec.msgpack.encode(values))

@@ -28,6 +28,8 @@ from penstock import (
     current_job,
 )
 from penstock.worker import unknown
+from penstock.worker.outcome import Raised, describe
+from penstock.worker.trace import trace_of
 from tests.api.looks import commands, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import header_of
@@ -375,6 +377,42 @@ async def test_a_timeout_fails_the_attempt(app: Penstock, kind: str) -> None:
         with pytest.raises(JobFailed, match="TimeoutError"):
             await quick.result(timeout=5)
     assert (await job.status()).attempt == 2
+
+
+@pytest.mark.parametrize("how", ["fails", "overruns", "fails in a thread"])
+async def test_a_traceback_begins_with_the_users_code(app: Penstock, how: str) -> None:
+    @app.middleware
+    async def around(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        return await call_next()
+
+    @app.task(timeout="50ms", retries=0)
+    async def on_loop() -> None:
+        if how == "fails":
+            raise ValueError(how) from KeyError("cause")
+        await asyncio.sleep(60)
+
+    @app.task(retries=0)
+    def in_thread() -> None:
+        raise ValueError(how)
+
+    job = await (in_thread if how == "fails in a thread" else on_loop).enqueue()
+    await app.run_until_idle()
+    (failure,) = (await job.status()).attempts
+    frames = [line for line in failure.traceback.splitlines() if line.startswith("  File")]
+    assert "in around" in frames[0]
+    assert ("in in_thread" if how == "fails in a thread" else "in on_loop") in frames[1]
+    assert "penstock/worker" not in failure.traceback
+    assert failure.traceback.rstrip().endswith(f"{failure.type}: {failure.message}")
+
+
+def test_a_fault_of_the_worker_itself_is_shown_whole() -> None:
+    try:
+        describe(Raised.__new__(Raised))
+    except AttributeError as error:
+        within = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+        assert "penstock/worker/outcome.py" in trace_of(within)
+    else:
+        pytest.fail("that was no fault")
 
 
 async def test_a_timeout_of_none_lifts_the_tasks(app: Penstock) -> None:
@@ -957,3 +995,20 @@ async def test_an_idle_worker_sends_less_than_a_command_per_second(app: Penstock
         before = await commands(app)
         await asyncio.sleep(5)  # the time over which it is measured
         assert await commands(app) - 1 - before < 5  # one was the question
+
+
+async def test_a_job_for_an_idle_worker_takes_three_calls(app: Penstock) -> None:
+    started: asyncio.Queue[None] = asyncio.Queue()
+
+    @app.task
+    async def quick() -> None:
+        started.put_nowait(None)
+
+    async with app.worker():
+        await asyncio.sleep(0.2)  # its first rounds
+        before = await commands(app)
+        for _ in range(20):
+            await quick.enqueue()
+            await started.get()
+            await asyncio.sleep(0.05)  # until it is settled
+        assert await commands(app) - 1 - before <= 3 * 20 + 5  # enqueue, lease, complete; and what keeps a worker alive

@@ -1,74 +1,46 @@
 """Costs that do not grow: server-side time of each script at a thousand and at a million jobs, from `commandstats`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from tests.conftest import namespace, open_engine
+from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, best_of_three, grown, slow_scripts
 from tests.engine.factories import LIFE, TestWorker, call_of, new_job
-from tests.servers import Server, running
-
-SMALL, BIG = 1_000, 1_000_000
-ROUNDS, PAGE = 30, 20
-TOO_LONG_US = 20_000
-_HOUR = 3_600_000
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with running(Server("--appendonly", "no", "--slowlog-log-slower-than", str(TOO_LONG_US))) as one:
-        yield one
-
-
-@pytest.fixture
-async def engine(server: Server) -> AsyncIterator[Engine]:
-    made = open_engine(server.url, namespace())
-    yield made
-    await made.link.endpoint.aclose()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_with_a_thousand(engine: Engine) -> None:
-    worker = await TestWorker(engine).register()
-    await _fill(engine, worker, SMALL)
-    small = await _measure(engine, worker)
-    await _fill(engine, worker, BIG - SMALL)
-    big = await _measure(engine, worker)
-    print()
-    for verb, cost in small.items():
-        print(f"{verb:10} {cost:8.1f} us at {SMALL:,}  {big[verb]:8.1f} us at {BIG:,}  {big[verb] / cost:5.2f} times")
-    client: Any = await engine.link.endpoint.client()
-    slow = [entry["duration"] for entry in await client.slowlog_get(1000) if entry["command"].startswith(b"EVAL")]
-    made = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
-    print(f"{len(slow)} of {made:,} calls took more than {TOO_LONG_US // 1000} ms: {slow}")
-    assert slow == []
-    assert {verb: cost for verb, cost in big.items() if cost >= 2 * small[verb]} == {}
-    assert await audit(engine) == []
-
 
 LANES = 100_000
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_in_100_000_lanes(engine: Engine) -> None:
+async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_with_a_thousand(
+    watched_engine: Engine,
+) -> None:
+    engine = watched_engine
+    worker = await TestWorker(engine).register()
+    await _fill(engine, worker, SMALL)
+    small = await best_of_three(engine, partial(_measure, engine, worker))
+    await _fill(engine, worker, BIG - SMALL)
+    big = await best_of_three(engine, partial(_measure, engine, worker))
+    assert (grown(small, big), await slow_scripts(engine)) == ({}, [])
+    assert await audit(engine) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_in_100_000_lanes(
+    watched_engine: Engine,
+) -> None:
+    engine = watched_engine
     worker = await TestWorker(engine).register()
     await _hold(engine, worker, 0, SMALL // 10)
-    small = await _measure_lanes(engine, worker)
+    small = await best_of_three(engine, partial(_measure_lanes, engine, worker))
     await _hold(engine, worker, SMALL // 10, LANES)
-    big = await _measure_lanes(engine, worker)
-    print()
-    for verb, cost in small.items():
-        print(f"{verb:10} {cost:8.1f} us at {SMALL:,}  {big[verb]:8.1f} us at {BIG:,}  {big[verb] / cost:5.2f} times")
-    client: Any = await engine.link.endpoint.client()
-    slow = [entry["duration"] for entry in await client.slowlog_get(1000) if entry["command"].startswith(b"EVAL")]
-    print(f"calls that took more than {TOO_LONG_US // 1000} ms: {slow}")
-    assert slow == []
-    assert {verb: cost for verb, cost in big.items() if cost >= 2 * small[verb]} == {}
+    big = await best_of_three(engine, partial(_measure_lanes, engine, worker))
+    assert (grown(small, big), await slow_scripts(engine)) == ({}, [])
     assert await audit(engine) == []
 
 
@@ -87,58 +59,32 @@ async def _lease(engine: Engine, worker: TestWorker, want: int, queue: str) -> l
     return [(one.id, call_of(one)) for one in (await call).leases]
 
 
-async def _measure_lanes(engine: Engine, worker: TestWorker) -> dict[str, float]:
-    runs = [await _measure_lanes_once(engine, worker) for _ in range(3)]
-    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
-
-
-async def _measure_lanes_once(engine: Engine, worker: TestWorker) -> dict[str, float]:
+async def _measure_lanes(engine: Engine, worker: TestWorker, meter: Meter) -> None:
     """Each page takes jobs of locks of its own, each with others that wait behind it."""
-    costs: dict[str, float] = {}
-    client: Any = await engine.link.endpoint.client()
-
-    async def timed(verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
-        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        answers = [await step(round_) for round_ in range(ROUNDS)]
-        costs[verb] = ((await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before) / ROUNDS
-        return answers
 
     def page() -> list[Any]:
         return [new_job(queue="quick", lanes=[f"lock:quick{n}"]) for n in range(PAGE)]
 
-    fresh = [page() for _ in range(ROUNDS)]
-    await timed("enqueue", lambda i: engine.enqueue(fresh[i]))
-    taken: list[list[tuple[str, int]]] = []
-
-    async def lease_and_note(_: int) -> None:
-        taken.append(await _lease(engine, worker, PAGE, "quick"))
-
     async def settled(verb: str, settle: Callable[[list[tuple[str, int]]], Awaitable[Any]]) -> None:
         for _ in range(ROUNDS):
-            await lease_and_note(0)
-            assert len(taken[-1]) == PAGE
-            before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-            await settle(taken[-1])
-            spent = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before
-            costs[verb] = costs.get(verb, 0) + spent / ROUNDS
+            held = await _lease(engine, worker, PAGE, "quick")
+            assert len(held) == PAGE
+            await meter.once(verb, settle(held))
 
+    timed = meter.timed
+    fresh = [page() for _ in range(ROUNDS)]
+    await timed("enqueue", lambda i: engine.enqueue(fresh[i]))
     await settled("release", lambda held: engine.release(worker.name, held))
     await settled("retry", lambda held: engine.retry(worker.name, [(*one, 0, "error", "{}") for one in held]))
     for _ in range(ROUNDS):
-        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        await lease_and_note(0)
-        between = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        await engine.complete(worker.name, [(*one, b"") for one in taken[-1]])
-        after = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        costs["lease"] = costs.get("lease", 0) + (between - before) / ROUNDS
-        costs["complete"] = costs.get("complete", 0) + (after - between) / ROUNDS
+        taken = await meter.once("lease", _lease(engine, worker, PAGE, "quick"))
+        await meter.once("complete", engine.complete(worker.name, [(*one, b"") for one in taken]))
     waiting = [[new_job(queue="busy", lanes=[f"lock:{n}"]) for n in range(PAGE)] for _ in range(ROUNDS)]
     await timed("hold", lambda i: engine.enqueue(waiting[i]))
     await timed("cancel", lambda i: engine.cancel([job.id for job in waiting[i]]))
     await timed("tune", lambda i: engine.tune(f"lock:{i}", limit=1))
     await timed("untune", lambda i: engine.tune(f"lock:{i}", limit=-1))
     await timed("reconcile", lambda _: engine.reconcile("jobs", 0, PAGE))
-    return costs
 
 
 async def _fill(engine: Engine, worker: TestWorker, number: int) -> None:
@@ -158,21 +104,9 @@ async def _fill(engine: Engine, worker: TestWorker, number: int) -> None:
         await engine.bury(worker.name, [(one.id, call_of(one), "failed", "{}") for one in leases[half:]])
 
 
-async def _measure(engine: Engine, worker: TestWorker) -> dict[str, float]:
-    """Microseconds per call of each script, on pages of the same size; the best of three runs."""
-    runs = [await _measure_once(engine, worker) for _ in range(3)]
-    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
-
-
-async def _measure_once(engine: Engine, worker: TestWorker) -> dict[str, float]:
-    costs: dict[str, float] = {}
-    client: Any = await engine.link.endpoint.client()
-
-    async def timed(verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
-        before = (await client.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        answers = [await step(round_) for round_ in range(ROUNDS)]
-        costs[verb] = ((await client.info("commandstats"))["cmdstat_evalsha"]["usec"] - before) / ROUNDS
-        return answers
+async def _measure(engine: Engine, worker: TestWorker, meter: Meter) -> None:
+    """On pages of the same size."""
+    timed = meter.timed
 
     async def held() -> list[list[tuple[str, int]]]:
         for _ in range(ROUNDS):
@@ -210,4 +144,3 @@ async def _measure_once(engine: Engine, worker: TestWorker) -> dict[str, float]:
     await timed("reap", lambda i: engine.reap_worker(victims[i].name, [], LIFE))
     await timed("reconcile", lambda _: engine.reconcile("jobs", 0, PAGE))
     await timed("progress", lambda _: engine.progress(worker.name, "nothing", 1, "[]"))
-    return costs

@@ -4,28 +4,23 @@ What the lanes say of themselves is checked by the audit after each step. At the
 everything drains: no wake-up was lost, and of idle lanes nothing is left.
 """
 
-import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.engine.audit import audit
 from penstock.engine.audit_lanes import Spec, holds, specs_of
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mend import reconcile
 from penstock.job import Header, read_header
-from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import lane, new_job
+from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.servers import Server
 
-START = Clock().now
 LIFE = 10**9
 IDS = tuple(f"job{n}" for n in range(24))
 QUEUES = ("a", "b")
@@ -46,50 +41,22 @@ NAMES = tuple(sorted({spec.split(SEPARATOR)[0] for spec in LANES}))
 LINED = ("ready", "held")
 UNFINISHED = ("scheduled", "held", "ready", "running")
 SETTLES = ("complete", "retry", "bury", "release", "snooze")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class World:
-    """The engine, on one connection for all runs; and how often each thing was seen in them."""
+def jobs_of(world: World) -> dict[str, Header]:
+    found: Any = world.client.hgetall(world.engine.keys("jobs"))
+    headers = {name.decode(): read_header(raw) for name, raw in found.items() if name}
+    return {job_id: header for job_id, header in headers.items() if not header.compact}
 
-    def __init__(self, url: str) -> None:
-        self.clock = Clock()
-        self.engine = open_engine(url, namespace(), self.clock)
-        self.client = self.engine.link.endpoint.client_sync()
-        self.seen: Counter[str] = Counter()
-        self._runner = asyncio.Runner()
 
-    def begin(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self.clock.now = START
-        self.engine.init().sync()
-        for n, queues in enumerate(WORKERS):
-            self.engine.register(f"w{n}", LIFE, "{}", queues).sync()
-
-    def audit(self) -> Any:
-        return self._runner.run(audit(self.engine))
-
-    def reconcile(self) -> int:
-        return self._runner.run(reconcile(self.engine))
-
-    def close(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self._runner.run(self.engine.link.endpoint.aclose())
-        self._runner.close()
-
-    def jobs(self) -> dict[str, Header]:
-        found: Any = self.client.hgetall(self.engine.keys("jobs"))
-        headers = {name.decode(): read_header(raw) for name, raw in found.items() if name}
-        return {job_id: header for job_id, header in headers.items() if not header.compact}
-
-    def left_over(self) -> dict[str, Any]:
-        """What is stored of lanes besides the sentinels and what was set by hand."""
-        pipe = self.client.pipeline(transaction=False)
-        pipe.hkeys(self.engine.keys("lanes"))
-        for name in ("held", "holders", "openings"):
-            pipe.zrange(self.engine.keys(name), 0, -1)
-        parts = zip(("lanes", "held", "holders", "openings"), pipe.execute(), strict=True)
-        return {name: rows for name, found in parts if (rows := [row for row in found if row])}
+def left_over(world: World) -> dict[str, Any]:
+    """What is stored of lanes besides the sentinels and what was set by hand."""
+    pipe = world.client.pipeline(transaction=False)
+    pipe.hkeys(world.engine.keys("lanes"))
+    for name in ("held", "holders", "openings"):
+        pipe.zrange(world.engine.keys(name), 0, -1)
+    parts = zip(("lanes", "held", "holders", "openings"), pipe.execute(), strict=True)
+    return {name: rows for name, found in parts if (rows := [row for row in found if row])}
 
 
 class Rules:
@@ -155,10 +122,6 @@ def _has(header: Header, name: str) -> bool:
     return any(spec.name == name and holds(header, place) for place, spec in enumerate(specs_of(header), 1))
 
 
-def one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
-
-
 numbers = st.integers(0, 23)
 some = st.lists(numbers, min_size=1, max_size=4)
 new_jobs = st.lists(
@@ -175,17 +138,7 @@ new_jobs = st.lists(
     min_size=1,
     max_size=12,
 )
-STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
-
-
-def step(often: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
-    """Something that may happen: how often, and what is drawn for it."""
-
-    def note(method: F) -> F:
-        STEPS.extend([st.tuples(st.just(method.__name__), st.fixed_dictionaries(arguments))] * often)
-        return method
-
-    return note
+step = Steps()
 
 
 class Machine(RuleBasedStateMachine):
@@ -197,6 +150,8 @@ class Machine(RuleBasedStateMachine):
         self.calls: Counter[str] = Counter()
         self.incarnation = 0
         self.names = [f"w{n}" for n in range(len(WORKERS))]
+        for name, queues in zip(self.names, WORKERS, strict=True):
+            self.engine.register(name, LIFE, "{}", queues).sync()
         self.closed: set[str] = set()  #: paused queues
 
     @invariant()
@@ -222,7 +177,7 @@ class Machine(RuleBasedStateMachine):
     @step(12, who=numbers, want=one_of(1, 2, 5, 20))
     def lease(self, who: int, want: int) -> list[str]:
         slot = who % len(WORKERS)
-        worker, before = self.names[slot], self.world.jobs()
+        worker, before = self.names[slot], jobs_of(self.world)
         self.calls[worker] += 1
         call = self.calls[worker]
         leased = self.engine.lease(worker, call, queues=WORKERS[slot], want=want, answered=call - 1).sync()
@@ -232,7 +187,7 @@ class Machine(RuleBasedStateMachine):
             self.world.seen[f"from {before[found.id].state}"] += 1
             self.lane_rules.check_start(found.id, before, self.world.clock())
             before[found.id] = found.header
-        after = self.world.jobs()
+        after = jobs_of(self.world)
         self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
         return [found.id for found in leased.leases]
 
@@ -305,15 +260,15 @@ class Machine(RuleBasedStateMachine):
 
     @step(1)
     def reconcile(self) -> None:
-        assert self.world.reconcile() == 0
+        assert self.world.wait(reconcile(self.engine)) == 0
 
-    @rule(step=st.integers(0, len(STEPS) - 1).flatmap(STEPS.__getitem__))
+    @rule(step=step.any())
     def take(self, step: tuple[str, dict[str, Any]]) -> None:
         name, arguments = step
         getattr(self, name)(**arguments)
 
     def _some(self, picks: Sequence[int], *states: str) -> dict[str, Header]:
-        jobs = {job_id: header for job_id, header in sorted(self.world.jobs().items()) if header.state in states}
+        jobs = {job_id: header for job_id, header in sorted(jobs_of(self.world).items()) if header.state in states}
         chosen = [list(jobs)[n % len(jobs)] for n in picks] if jobs else []
         return {job_id: jobs[job_id] for job_id in chosen}
 
@@ -330,38 +285,14 @@ class Machine(RuleBasedStateMachine):
             self.prune(0)  # the dead make way where they hold a lane
             self.lease(0, 20)
             self.settle("complete", list(range(len(IDS))), 0)
-            if not any(header.state in UNFINISHED for header in self.world.jobs().values()):
+            if not any(header.state in UNFINISHED for header in jobs_of(self.world).values()):
                 break
-        left = {one: header for one, header in self.world.jobs().items() if header.state in UNFINISHED}
+        left = {one: header for one, header in jobs_of(self.world).items() if header.state in UNFINISHED}
         assert left == {}
         self.prune(0)
         self.world.clock.advance(60_000)
         self.engine.admit().sync()
-        assert self.world.left_over() == {}
-
-
-@contextmanager
-def world_at(url: str) -> Iterator[World]:
-    world = World(url)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def run(world: World, runs: int) -> None:
-    run_state_machine_as_test(
-        lambda: Machine(world),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=40,
-            deadline=None,
-            database=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=tuple(HealthCheck),
-            print_blob=True,
-        ),
-    )
+        assert left_over(self.world) == {}
 
 
 OFTEN = {"from ready", "from held", "parked", "admit: some", "promote: some", *(f"{verb}: ok" for verb in SETTLES)}
@@ -373,7 +304,7 @@ def test_lanes_start_nothing_that_they_should_not_and_keep_nobody_waiting(
     servers: str, runs: int, request: pytest.FixtureRequest
 ) -> None:
     with world_at(request.getfixturevalue(servers).url) as world:
-        run(world, runs)
+        run(lambda: Machine(world), runs=runs, steps=40)
     assert world.seen["from ready"]  # what else a short run comes by is chance; the long one comes by everything
 
 
@@ -382,5 +313,5 @@ def test_lanes_start_nothing_that_they_should_not_and_keep_nobody_waiting(
 def test_lanes_start_nothing_that_they_should_not_in_3_000_runs(single: Server) -> None:
     with world_at(single.url) as world:
         for _ in range(10):  # not at once, for Hypothesis remembers every choice of a run
-            run(world, 300)
+            run(lambda: Machine(world), runs=300, steps=40)
     assert world.seen.keys() >= OFTEN

@@ -1,28 +1,24 @@
 """The real engine beside the model, on virtual time: same calls, same answers, same state after each step."""
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.engine.audit import Finding, audit, place
+from penstock.engine.audit import place
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.job import Attempt, read_header
 from penstock.schedule import Spec, first, plan, unpack, unpack_standing
-from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import LIFE, new_job, new_spec
+from tests.engine.machines import START, Steps, World, one_of, run, world_at
 from tests.engine.model import WAITING, Model
 from tests.servers import Server
 
-START = Clock().now
 HOUR = 3_600_000
 DAY = 24 * HOUR
 IDS = tuple(f"job{n}" for n in range(10))
@@ -56,43 +52,17 @@ OFTEN = {
     *("cancel: cancelled", "cancel: cancelling", "cancel: missing", "revive: ok", "revive: ready", "revive: missing"),
 }
 
-F = TypeVar("F", bound=Callable[..., None])
-
-
 # The real side
 
 
-class World:
-    """The engine, on one connection for all runs; and how often each answer was seen in them."""
-
-    def __init__(self, url: str) -> None:
-        self.clock = Clock()
-        self.engine = open_engine(url, namespace(), self.clock)
-        self.client = self.engine.link.endpoint.client_sync()
-        self.seen: Counter[str] = Counter()
-        self._runner = asyncio.Runner()
-        self._read = [self.engine.keys(name) for name in (*HASHES, *ZSETS, "events")]
-
-    def begin(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self.clock.now = START
-        self.engine.init().sync()
-
-    def audit(self) -> list[Finding]:
-        return self._runner.run(audit(self.engine))
-
-    def close(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self._runner.run(self.engine.link.endpoint.aclose())
-        self._runner.close()
-
-    def stored(self) -> dict[str, Any]:
-        """What is under the namespace, read in one round trip, without the sentinels."""
-        answer: Any = self.client.eval(READ, len(self._read), *self._read)
-        *parts, events, [(_, (_, told))] = answer
-        found = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
-        line = [(member.split(SEPARATOR)[0], member.split(SEPARATOR)[2]) for member in found["ready"]]
-        return found | _decoded(found) | {"line": line, "events": events, "told": _told(told)}
+def stored(world: World) -> dict[str, Any]:
+    """What is under the namespace, read in one round trip, without the sentinels."""
+    keys = [world.engine.keys(name) for name in (*HASHES, *ZSETS, "events")]
+    answer: Any = world.client.eval(READ, len(keys), *keys)
+    *parts, events, [(_, (_, told))] = answer
+    found = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
+    line = [(member.split(SEPARATOR)[0], member.split(SEPARATOR)[2]) for member in found["ready"]]
+    return found | _decoded(found) | {"line": line, "events": events, "told": _told(told)}
 
 
 def _named(rows: list[bytes]) -> dict[str, bytes]:
@@ -171,10 +141,6 @@ def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any])
 # What is drawn. The domains are small, so that calls collide; numbers pick one of those that there are at that time.
 
 
-def one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
-
-
 numbers = st.integers(0, 11)
 limits = one_of(100, 100, 1, 2)
 lives = one_of(LIFE, LIFE, 2 * LIFE)
@@ -218,21 +184,7 @@ retentions = st.builds(
     dead=one_of(100, 0, 1),
 )
 
-STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
-
-
-def step(often: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
-    """Something that may happen: how often, and what is drawn for it.
-
-    Not a rule of its own, for Hypothesis leaves out half of the rules in each run, and little happens without enqueue,
-    lease and settle.
-    """
-
-    def note(method: F) -> F:
-        STEPS.extend([st.tuples(st.just(method.__name__), st.fixed_dictionaries(arguments))] * often)
-        return method
-
-    return note
+step = Steps()
 
 
 class Sent(NamedTuple):
@@ -283,9 +235,9 @@ class Machine(RuleBasedStateMachine):
     def the_state_is_the_same(self) -> None:
         if self.sound:
             return
-        stored, want = self.world.stored(), expected(self.model) | {"events": self.events, "told": self.told}
+        found, want = stored(self.world), expected(self.model) | {"events": self.events, "told": self.told}
         for name, value in want.items():
-            assert stored[name] == value, name
+            assert found[name] == value, name
         self.sound = True
 
     def teardown(self) -> None:
@@ -473,7 +425,7 @@ class Machine(RuleBasedStateMachine):
     def forget_scripts(self) -> None:
         self.world.client.script_flush()
 
-    @rule(step=st.integers(0, len(STEPS) - 1).flatmap(STEPS.__getitem__))
+    @rule(step=step.any())
     def take(self, step: tuple[str, dict[str, Any]]) -> None:
         name, arguments = step
         getattr(self, name)(**arguments)
@@ -505,35 +457,11 @@ def _words(answer: Any) -> list[str]:
             return [row if isinstance(row, str) else row[0] for row in answer]
 
 
-@contextlib.contextmanager
-def world_at(url: str) -> Iterator[World]:
-    world = World(url)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def run(world: World, runs: int) -> None:
-    run_state_machine_as_test(
-        lambda: Machine(world),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=tuple(HealthCheck),
-            print_blob=True,
-        ),
-    )
-
-
 @pytest.mark.parametrize(("servers", "runs"), [("single", 250), ("cluster", 50)])
 @pytest.mark.timeout(600)  # a failure takes a while to shrink
 def test_the_engine_does_what_the_model_does(servers: str, runs: int, request: pytest.FixtureRequest) -> None:
     with world_at(request.getfixturevalue(servers).url) as world:
-        run(world, runs)
+        run(lambda: Machine(world), runs=runs, steps=50)
     assert runs < 250 or world.seen.keys() >= OFTEN
 
 
@@ -542,4 +470,4 @@ def test_the_engine_does_what_the_model_does(servers: str, runs: int, request: p
 def test_the_engine_does_what_the_model_does_20_000_times(single: Server) -> None:
     with world_at(single.url) as world:
         for _ in range(20):  # not at once, for Hypothesis remembers every choice of a run
-            run(world, 1_000)
+            run(lambda: Machine(world), runs=1_000, steps=50)

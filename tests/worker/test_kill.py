@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,7 @@ async def test_an_endless_process_job_is_killed_and_nothing_is_left(crew: Crew, 
         child = next(pid for pid in tree(supervisor.pid) if node.worker.split("-")[-2] == str(pid))
         os.kill(child, signal.SIGKILL)
     await gone(line.pid, within=20)
+    print(f"\n{kind}: the process was gone {time.time() - line.at:.2f} s after the job had begun")
     await crew.all_in("dead", within=60)
     header = await crew.header(job)
     if kind == "timeout":

@@ -2,7 +2,6 @@
 
 import importlib
 import operator
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -13,7 +12,6 @@ from penstock.app import Penstock
 from penstock.cli.exits import Exit, Failure
 from penstock.settings import load
 
-_VARIABLE = "PENSTOCK_APP"
 _LINES = 8  #: of a traceback: the place and what went wrong
 
 
@@ -24,22 +22,12 @@ def find_app(spec: str | None) -> Penstock:
 
 
 def _spec(given: str | None) -> str:
-    found = given or _configured()
+    found = given or load({}).app
     if not found:
         raise _failure(
             "no app is named: give module:attr, or set app under [tool.penstock] in pyproject.toml or $PENSTOCK_APP"
         )
     return found
-
-
-def _configured() -> str | None:
-    """What the project's file says, else the environment: the reverse of other settings, as the contract has it."""
-    variable = os.environ.pop(_VARIABLE, None)
-    try:
-        return load({}).app or variable
-    finally:
-        if variable is not None:
-            os.environ[_VARIABLE] = variable
 
 
 def _import(name: str) -> ModuleType:

@@ -126,7 +126,7 @@ def _hello(app: Penstock, concurrency: int, setup: Setup) -> dict[str, Any]:
         "deadline": settings.deadline / 1000,
         "concurrency": concurrency,
         "queues": setup.queues or ",".join(settings.queues),
-        "app": setup.app or settings.app or os.environ.get("PENSTOCK_APP", ""),
+        "app": setup.app or settings.app or "",
         "tasks": [[name, task.options.queue] for name, task in sorted(app.tasks.items())],
     }
 

@@ -13,7 +13,7 @@ from penstock.cli.apps import find_app
 from penstock.errors import Unavailable
 from penstock.hub import Hub
 from penstock.server.urls import parse
-from penstock.settings import load
+from penstock.settings import Settings, load
 
 T = TypeVar("T")
 
@@ -44,9 +44,13 @@ class Target:
         if self.app or not self.namespace:
             app = self.open_app()
             return app.hub, app
-        settings = load({"url": self.url})
+        settings = self.settings()
         mention(settings.url)
         return Hub(self.namespace, settings.url, settings.deadline / 1000), None
+
+    def settings(self) -> Settings:
+        """Those of a namespace without its code."""
+        return load({"url": self.url})
 
     def open_hub(self) -> Hub:
         return self.open()[0]

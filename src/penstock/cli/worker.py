@@ -27,6 +27,7 @@ from penstock.worker.dump import dump_on_signal
 from penstock.worker.health import health
 from penstock.worker.offspring import Setup
 from penstock.worker.supervisor import Plan, StartFailed, Supervisor
+from penstock.worker.watch import Limits
 from penstock.worker.worker import GRACE, SHORTEST
 
 log = logging.getLogger("penstock.worker")
@@ -117,7 +118,7 @@ def worker(
         level=level,
         form=printer.form,
     )
-    plan = Plan(setup, "penstock.cli.child", processes, max_age, max_rss, burst, reload)
+    plan = Plan(setup, "penstock.cli.child", processes, Limits(max_age, max_rss), burst, reload)
     supervisor = Supervisor(plan, lambda hello: _banner(plan, hello, quiet=printer.is_json))
     try:
         asyncio.run(_supervise(supervisor, health_port, reload=reload))

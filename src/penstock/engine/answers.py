@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.batch_state import BatchStatus, read_status
-from penstock.job import Attempt, Header, Running, read_header, read_running
+from penstock.job import Attempt, Begun, Header, Running, read_header, read_running
 from penstock.schedule import Spec, Standing, unpack, unpack_standing
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
@@ -32,12 +32,12 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     """A worker's hold on a job."""
 
     id: str
-    found: Running
+    found: Running | Begun
     payload: bytes
 
     @property
     def header(self) -> Header:
-        """As it is while the job runs; `found.ready` is at hand without putting this together."""
+        """As it is while the job runs; `found.ready` has at hand what does not change."""
         return self.found.header()
 
     @property

@@ -15,7 +15,7 @@ from penstock.engine import answers
 from penstock.engine.answers import Chores, Due, DueCrons, Leased, Placed, Renewed, Watched, WatchedBatch
 from penstock.engine.keys import KINDS, SEPARATOR, Keys
 from penstock.engine.link import Argument, Call, Link
-from penstock.job import Header
+from penstock.job import Header, pack
 from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
@@ -84,7 +84,7 @@ class Engine:
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
         args: list[Argument] = []
         for job in _page(jobs):
-            args += (job.id, _pack(job.header), job.payload)
+            args += (job.id, pack(job.header), job.payload)
         return self.link.call("enqueue", tuple(args), answers.read_placed)
 
     def promote(self, limit: int = PAGE) -> Call[Due]:

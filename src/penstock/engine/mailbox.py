@@ -12,6 +12,7 @@ from penstock.engine.link import Link
 from penstock.engine.reach import Reach
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
+QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway
 _ANSWER: Final = 5.0  #: seconds that the answer may take
 _SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
 

@@ -2,6 +2,9 @@
 
 A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
 those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version.
+What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
+comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
+making the hundred functions of a script takes longer than one job does.
 Words in capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may
 hold a control character); AFTER, the byte that follows it: [name SEP, (name AFTER is all that begins with name SEP.
 """
@@ -16,7 +19,7 @@ from typing import Final
 import msgspec
 
 from penstock.batch_state import BatchState
-from penstock.job import DELAY_BELOW, DONE, RUNNING, Header
+from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
 SCHEMA: Final = "1"
 FIELDS: Final = 34  #: of a header in this layout; fields that later versions add come after these and may be missing
@@ -49,6 +52,7 @@ _CHECK: Final = """\
 local schema = call('HGET', meta, 'schema')
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
+_DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,34 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
             f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
             _TEST_TIME if test else _REAL_TIME,
             "" if "\n-- unchecked" in verb else _CHECK,
-            *included,
+            *(_in_block(piece, "\n".join([*included[i + 1 :], verb])) for i, piece in enumerate(included)),
             verb,
         ]
     )
     text = _constants_in(text)
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest(), tuple(keys))  # noqa: S324  (EVALSHA's own hash)
+
+
+def _in_block(piece: str, rest: str) -> str:
+    """A piece of which only those names are seen outside that the rest of the script uses."""
+    used, shared = set(re.findall(r"\w+", rest)), []
+
+    def without_local(found: re.Match[str]) -> str:
+        names = re.findall(r"\w+", found["names"])
+        if used.isdisjoint(names):
+            return found[0]
+        shared.extend(names)
+        if found["function"]:
+            return f"function {found['names']}"
+        return f"{found['names']} =" if found["given"] else ""
+
+    at_once, _, name_and_later = re.sub(_DEFINITION, without_local, piece).partition("-- on demand: ")
+    name, _, later = name_and_later.partition("\n")
+    if name:
+        at_once += f"local made = false\nfunction {name}()\nif made then return end\nmade = true\n{later}\nend"
+        shared.append(name)
+    names = f"local {', '.join(shared)}\n" if shared else ""
+    return f"{names}do\n{at_once}\nend"
 
 
 def _declared(text: str, what: str) -> list[str]:
@@ -121,6 +147,8 @@ def _constants() -> dict[str, str]:
             "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
             "IS_RUNNING": f"'\\{RUNNING}'",
             "IS_DONE": f"'\\{DONE}'",
+            "IS_BEGUN": f"'\\{BEGUN}'",
+            "IS_PLAIN": f"'\\{PLAIN}'",
             "SCHEMA": f"'{SCHEMA}'",
             "SEP": "'\\31'",
             "AFTER": "' '",

@@ -80,7 +80,7 @@ class Fetcher:
         self._reach = reach
         self._gate = Gate(runner.is_apart)
         self.worker = ""
-        self.busy = 0  #: slots in use
+        self.busy = 0  #: slots in use, by runs that are not on their way to be settled
         self.running: dict[str, Running] = {}
         self.draining = False
         self.finished = 0
@@ -90,7 +90,9 @@ class Fetcher:
         self._outcomes: list[Settled] = []
         self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
+        self._settling = 0  #: runs that calls on their way settle
         self._more = True  #: there may be work that was not asked for yet
+        self._plenty = False  #: the last answer was full: whoever has room may ask, also while others do
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
@@ -140,7 +142,7 @@ class Fetcher:
 
     async def drained(self) -> None:
         """Until nothing runs that may end, and everything is settled."""
-        while self.busy > len(self.stuck) or self._outcomes:
+        while self.busy > len(self.stuck) or self._outcomes or self._settling:
             self._settled.clear()
             await self._settled.wait()
 
@@ -153,16 +155,22 @@ class Fetcher:
                 await self._settled.wait()
 
     async def _round(self, look: float | None) -> None:
-        want = 0 if self.draining or not self._more or self._gate.closed else self._room()
         outcomes = self._take()
+        self.busy -= len(outcomes)
+        want = 0 if self.draining or not self._more or self._gate.closed else self._room()
         if not outcomes and want <= 0:
             await self._sleep(look)
             return
         self._asked += max(want, 0)
+        self._settling += len(outcomes)
+        if want > 0:
+            self._more = self._plenty
         try:
             await self._trip(outcomes, want)
         finally:
             self._asked -= max(want, 0)
+            self._settling -= len(outcomes)
+            self._settled.set()
             if not self._asked:
                 self._early.clear()
 
@@ -178,14 +186,13 @@ class Fetcher:
             answers = await self._engine.link.together(*calls)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
+            self.busy += len(outcomes)
             numbers.give_back(number)
             raise
         for (runs, call), answer in zip(settles, answers, strict=False):
             if answer.count(b"ok") < len(answer):
                 self._check(runs, call.decode(answer))
-        self.busy -= len(outcomes)
         self.finished += len(outcomes)
-        self._settled.set()
         if number:
             numbers.answered(number)
             await self._start(calls[-1].decode(answers[-1]), want, worker, number)
@@ -224,7 +231,8 @@ class Fetcher:
             if worker == self.worker:
                 await self._unknown()
             return
-        self._more = self._news or leased.again or len(leased.leases) >= want
+        self._plenty = leased.again or len(leased.leases) >= want
+        self._more = self._more or self._news or self._plenty
         self.left -= len(leased.leases)
         for job_id in leased.unreadable:
             self.busy += 1

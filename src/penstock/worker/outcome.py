@@ -2,7 +2,6 @@
 
 import json
 import logging
-import traceback
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +12,7 @@ from penstock.engine.answers import Lease
 from penstock.options import exception_name
 from penstock.steer import Bury, Retry, Snooze
 from penstock.times import show
+from penstock.worker.trace import trace_of
 
 log = logging.getLogger("penstock.worker")
 
@@ -152,7 +152,7 @@ def describe(error: BaseException) -> str:
     except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)
         message = f"(its text cannot be shown: {type(broken).__name__})"
     try:
-        trace = "".join(traceback.format_exception(error))
+        trace = trace_of(error)
     except BaseException as broken:  # noqa: BLE001  (the same)
         trace = f"(its traceback cannot be shown: {type(broken).__name__})"
     return json.dumps(

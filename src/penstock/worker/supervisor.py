@@ -5,40 +5,36 @@ kills what is left of it, has its jobs taken back at once, and puts the spare in
 """
 
 import asyncio
-import json
 import logging
 import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
 from penstock.engine.engine import Engine
-from penstock.engine.mailbox import Mailbox
+from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
 from penstock.hub import Hub
 from penstock.options import Queues
 from penstock.worker.burial import bury
 from penstock.worker.idle import is_idle
-from penstock.worker.offspring import Child, Setup, memory_of
+from penstock.worker.offspring import Child, Setup
 from penstock.worker.processes import died
-from penstock.worker.run import OVERRUN
 from penstock.worker.timer import Timer
+from penstock.worker.watch import Limits, Watch
 
 log = logging.getLogger("penstock.worker")
 
 RENEW: Final = 0.3  #: of a life, between two renewals
 REAP: Final = 30.0  #: seconds between two looks for the dead that no renewal told of
-WATCH: Final = 2.0  #: seconds between two looks at the children
 LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
-STALLED: Final = 60.0  #: seconds of silence after which a child's loop is shown as stalled
 LATE: Final = 8.0  #: seconds beyond the grace after which a child that should end is killed
 AT_ONCE: Final = 1.5  #: the same after a second signal
 SLOWEST: Final = 30.0  #: seconds between two tries to start a child
-QUIET: Final = 15.0  #: seconds between pings of the mailbox
 
 
 class Signals(Protocol):
@@ -63,8 +59,7 @@ class Plan:
     setup: Setup
     program: str  #: the module that a child runs
     processes: int = 1
-    max_age: float | None = None  #: seconds
-    max_memory: int | None = None  #: bytes
+    limits: Limits = field(default_factory=Limits)
     burst: bool = False
     patient: bool = False  #: an app that cannot be imported may be mended: wait for that
 
@@ -152,12 +147,12 @@ class Supervisor:
             timer.rearm()
 
         channels, reach = timer.channels(), self.reach
-        mailbox = Mailbox(engine.link, channels, letter=timer.letter, opened=opened, reach=reach, quiet=QUIET)
+        mailbox = Mailbox(engine.link, channels, letter=timer.letter, opened=opened, reach=reach, quiet=QUIET_WORKER)
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
             partial(self._renew, engine, timer),
             timer.run,
             mailbox.run,
-            partial(self._watch, engine),
+            Watch(engine, self.children, self._plan.limits, self._plan.life, reach).run,
         ]
         if self._plan.burst:
             queues = Queues(hello["queues"].split(",")).names
@@ -196,18 +191,6 @@ class Supervisor:
                 await self.reach.pause("renew", min(wait, 2.0))
                 wait = 0.0
             await asyncio.sleep(wait)
-
-    async def _watch(self, engine: Engine) -> None:
-        """What a child cannot do itself: end a job that blocks it, say that its loop is stalled, watch its size."""
-        while True:
-            now = time.monotonic()
-            for child in list(self.children):
-                if child.up and child.notes is not None:
-                    quiet = now - child.notes.last_beat
-                    self._end_overruns(child, now, quiet)
-                    await self._tell_stalled(engine, child, quiet)
-                    self._recycle(child, now)
-            await asyncio.sleep(WATCH)
 
     async def _burst(self, hub: Hub, queues: list[str], signals: Signals) -> None:
         pause = 0.02
@@ -271,42 +254,6 @@ class Supervisor:
             await bury(engine, child, code, self._plan.life, orderly=child.left or self._stopping)
         finally:
             child.close()
-
-    def _end_overruns(self, child: Child, now: float, quiet: float) -> None:
-        """Kill a child whose loop is blocked beyond the time of one of its jobs: only that job is charged."""
-        assert child.notes is not None
-        if quiet < OVERRUN or child.condemned is not None:
-            return
-        late = [job.id for job in child.notes.started() if job.until and job.until + OVERRUN < now]
-        if late:
-            log.error("child %d is blocked, and the time of %s is over: it is killed", child.pid, ", ".join(late))
-            child.condemned = late
-            child.kill()
-
-    async def _tell_stalled(self, engine: Engine, child: Child, quiet: float) -> None:
-        stalled = quiet > STALLED
-        if stalled == child.stalled or child.node is None:
-            return
-        info, queues = child.node
-        if stalled:
-            info = info | {"stalled": round((time.time() - quiet) * 1000)}
-            log.warning("child %d: its loop has said nothing for %.0f s; see `penstock workers`", child.pid, quiet)
-        try:
-            await engine.register(child.worker, self._plan.life, json.dumps(info), queues)
-            child.stalled = stalled
-        except PenstockError as error:
-            self.reach.lost("watch", error)
-        else:
-            self.reach.back("watch")
-
-    def _recycle(self, child: Child, now: float) -> None:
-        plan = self._plan
-        if child.leaving:
-            return
-        if plan.max_age and now - child.born > plan.max_age:
-            child.say("leave", "it is old enough")
-        elif plan.max_memory and memory_of(child.pid) > plan.max_memory:
-            child.say("leave", f"it has more than {plan.max_memory // 2**20} MiB of memory")
 
     # The end
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.engine.mailbox import Mailbox
+from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import BadOption, PenstockError, Unavailable
 from penstock.options import Queues
@@ -38,7 +38,6 @@ log = logging.getLogger("penstock.worker")
 
 SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
-QUIET: Final = 15.0  #: seconds between pings of the mailbox: a worker that heard nothing looks by itself anyway
 
 
 class Worker:
@@ -155,7 +154,7 @@ class Worker:
             self._mail.cancel()
         channels = [self._engine.keys.mailbox(self.name), *self._keep.channels()]
         mailbox = Mailbox(
-            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET
+            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
         )
         self._mail = asyncio.create_task(mailbox.run())
 

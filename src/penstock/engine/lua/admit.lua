@@ -1,11 +1,13 @@
 -- admit: held → ready, for lanes whose rate allows more again.
 -- flags: allow-oom
--- include: header write lanes batches move line finish
+-- include: header write lanes batches move line enter finish
 -- args: how many lanes at most
 -- returns: how many lanes were looked at, when the next one opens or -1, now
 -- event: admit
 local MOST = 100   -- jobs, after which the other lanes are left to the next call
 local names, looked_at = call('ZRANGE', openings, '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1]), 0
+need_lanes()
+need_line()
 fetch(names)
 for _, name in ipairs(names) do
   withdraw(openings, name)

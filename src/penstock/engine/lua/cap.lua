@@ -1,7 +1,7 @@
 -- cap: at most so many jobs of a queue run at once. What is over it ends by itself; where it is raised, workers are told.
 -- flags: allow-oom
 -- keys: queues
--- include: header write lanes batches move line finish
+-- include: header write lanes batches move line enter finish
 -- args: queue, limit (-1: none)
 -- returns: ok
 -- event: cap

@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes batches move line finish create ends candidates numbers
+-- include: header write lanes batches move line enter finish create ends candidates numbers
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -56,7 +56,7 @@ local function unlist(id, state)
 end
 
 -- runnable(some, headers, state) → those that can run; what cannot leaves the line. Not more than fits into the answer.
-local picked, size = 0, 0
+local picked, size, full = 0, 0, false
 local function runnable(some, headers, state)
   local found, taken = {}, {}
   for i = 1, #some do
@@ -73,7 +73,7 @@ local function runnable(some, headers, state)
       move('expire', id, h, 'cancelled', 'expired')
       answer[2] = 1
     elseif picked > 0 and size + h[SIZE] > bytes then
-      answer[2] = 1
+      answer[2], full = 1, true
       break
     else
       found[#found + 1], taken[#taken + 1] = h, id
@@ -91,27 +91,32 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- wrapped(packed) → what is stored of a job that runs, by the fence that was given out last.
+-- next_fence() → the number of the next start.
 local fence
-local running_mark = IS_RUNNING .. cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
-local function wrapped(packed) return running_mark .. struct.pack('>I8', fence) .. packed end
+local function next_fence()
+  fence = (fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)) + 1
+  return fence
+end
 
 -- start(id, h, payload): it runs.
+local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function start(id, h, payload)
-  local packed = stored[id]
+  local packed, number_of_start = stored[id], next_fence()
   tally(sums, h[QUEUE], 'wait', now - h[SINCE])
-  fence = fence + 1
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
-  if not packed then h[FENCE], h[STARTS] = fence, h[STARTS] + 1 end
-  give(id, move('lease', id, h, 'running', nil, packed and wrapped(packed)), payload)
+  if packed then
+    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', number_of_start) .. packed
+  else
+    h[FENCE], h[STARTS] = number_of_start, h[STARTS] + 1
+  end
+  give(id, move('lease', id, h, 'running', nil, packed), payload)
 end
 
 -- begin(some, state): starts those of these that can run and have room in all their lanes.
 local function begin(some, state)
   local taken, headers = runnable(some, headers_of(some, bare), state)
   if #taken == 0 then return end
-  fence = fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)
   meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
@@ -127,6 +132,61 @@ local function begin(some, state)
     else
       start(id, h, contents[i])
     end
+  end
+end
+
+-- plain_run(some, raw, from) → the kinds of the plain jobs that come next, when they were enqueued, and the position of the
+-- last one. Not more than fits into the answer.
+local function plain_run(some, raw, from)
+  local kinds_of, times, kind = {}, {}, nil
+  for i = from, #some do
+    local packed = raw[i]
+    if not packed or string.byte(packed) ~= 217 then return kinds_of, times, i - 1 end
+    if not kind or string.sub(packed, 1, #kind.mark) ~= kind.mark then
+      local _, label = cmsgpack.unpack_limit(packed, 1, 0)
+      kind = kind_of(label)
+    end
+    local enqueued, _, bulk = struct.unpack('>I8BI4', packed, #kind.mark + 11)
+    if picked > 0 and size + bulk > bytes then return kinds_of, times, i - 1 end
+    kinds_of[i], times[i], picked, size = kind, enqueued, picked + 1, size + bulk
+  end
+  return kinds_of, times, #some
+end
+
+-- start_plain(some, raw, from) → the position of the first job that is not a plain one whose payload is there; those before it
+-- run.
+local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
+local function start_plain(some, raw, from)
+  local fine, kinds_of, times, to = pcall(plain_run, some, raw, from)
+  if not fine or to < from then return from end
+  local contents = call('HMGET', payloads, unpack(some, from, to))
+  local mark = IS_BEGUN .. running_mark
+  for i = from, to do
+    local id, kind, payload = some[i], kinds_of[i], contents[i - from + 1]
+    if not payload then return i end
+    local packed = mark .. struct.pack('>I8', next_fence()) .. raw[i]
+    local a, b, c = records.n, places.n + 1, holds.n
+    records[a + 1], records[a + 2], records.n = id, packed, a + 2
+    places[b], places.n = lines[id], b
+    holds[c + 1], holds[c + 2], holds.n = '0', claim .. SEP .. id, c + 2
+    if quota[kind[QUEUE]] then quota[kind[QUEUE]] = quota[kind[QUEUE]] - 1 end
+    kind.waited = kind.waited + now - times[i]
+    join('lease', kind, id)
+    give(id, packed, payload)
+  end
+  return to + 1
+end
+
+-- begin_all(some): starts jobs that are shown in `ready`, in their order: a run of plain ones, then one of others, and so on.
+local function begin_all(some)
+  local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
+  while at <= #some and not full do
+    at = start_plain(some, raw, at)
+    local others = {}
+    while at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) ~= 217) do
+      others[#others + 1], at = some[at], at + 1
+    end
+    begin(others, 'ready')
   end
 end
 
@@ -148,7 +208,7 @@ local function next_waiters(n)
 end
 
 -- What a lane would show next comes after those that are shown, so it has to wait while there may be more of these.
-begin(ids, 'ready')
+begin_all(ids)
 while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   local waiting_ids = next_waiters(want - (#answer - 2) / 3)
   if #waiting_ids == 0 then break end
@@ -157,6 +217,7 @@ end
 if fence then call('HSET', meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end
 
+for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
 call('HSET', calls, worker, made)
 local hungry = #answer - 2 < want * 3 and answer[2] == 0
 for _, name in ipairs(names) do

@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
 -- flags: allow-oom
 -- keys: payloads results attempts retired
--- include: header write lanes batches move line finish
+-- include: header write lanes batches move line enter finish
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
@@ -25,7 +25,11 @@ end
 local function entomb(id, h)
   drop((place(id, h)), id)
   tally(deltas, h[QUEUE], h[STATE], -1)
-  if h[TURN] > 0 and h[STATE] == 'dead' then vacate(lane_of(h[LANES][h[TURN]]), id) end
+  if h[TURN] > 0 and h[STATE] == 'dead' then
+    need_lanes()
+    need_line()
+    vacate(lane_of(h[LANES][h[TURN]]), id)
+  end
   h[COMPACT], h[LANES], h[HOME], h[TURN], h[PROGRESS], h[UNIQUE] = 1, {}, 0, 0, '', ''
   add(tombs, h[SINCE], id)
   erase(payloads, id)

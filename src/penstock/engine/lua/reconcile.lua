@@ -2,10 +2,12 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts waiting queues workers retired idle calls nodes
--- include: header write lanes batches move line finish create ends recount_lanes recount_batches cron
+-- include: header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
+need_lanes()
+need_line()
 local part, cursor, mended = ARGV[1], ARGV[2], 0
 
 local function fix(act, ...)
@@ -150,31 +152,25 @@ local hashes = { jobs = jobs, payloads = payloads, results = results, attempts =
                  calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
-                idle = idle, ticks = ticks, keepers = keepers, roster = roster,
-                chores = chores }
+                idle = idle, ticks = ticks, keepers = keepers, roster = roster, chores = chores }
 
--- look_through() → the next cursor.
-local function look_through()
-  local key = hashes[part] or zsets[part]
-  local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
-  local rows, ids = page[2], {}
-  for i = 1, #rows, 2 do ids[#ids + 1] = string.match(rows[i], '[^\31]*$') end
-  local headers = read(ids)
-  for i, id in ipairs(ids) do
-    local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
-    if member ~= '' then
-      if part == 'jobs' then
-        if h then mend(id, h) else unreadable(id) end
-      elseif not belongs[part](member, value, id, h) then
-        fix(hashes[part] and erase or drop, key, member)
-      end
+local key = hashes[part] or zsets[part]
+local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
+local rows, ids = page[2], {}
+for i = 1, #rows, 2 do ids[#ids + 1] = string.match(rows[i], '[^\31]*$') end
+local headers = read(ids)
+for i, id in ipairs(ids) do
+  local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
+  if member ~= '' then
+    if part == 'jobs' then
+      if h then mend(id, h) else unreadable(id) end
+    elseif not belongs[part](member, value, id, h) then
+      fix(hashes[part] and erase or drop, key, member)
     end
   end
-  for name, value in pairs(last) do
-    if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
-  end
-  finish()
-  return page[1]
 end
-
-return { look_through(), mended }
+for name, value in pairs(last) do
+  if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
+end
+finish()
+return { page[1], mended }

@@ -1,5 +1,5 @@
--- revive: dead | cancelled → ready, at the tail of its line, with a fresh budget.
--- include: header write lanes batches move line finish create ends again
+-- revive: dead | cancelled → ready | held, at the tail of its line, with a fresh budget.
+-- include: header write lanes batches move line enter finish create ends again
 -- args: the ids
 -- returns: per job: ok | missing | taken (its unique key has another holder), or the state that it is in
 -- event: revive

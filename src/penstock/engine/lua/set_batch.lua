@@ -1,13 +1,14 @@
 -- set_batch: the priority or the limit of a live batch. What its lane shows is shown again, by the other priority; the rest
 -- follows when its turn comes.
 -- flags: allow-oom
--- include: header write lanes batches move line finish
+-- include: header write lanes batches move line enter finish
 -- args: batch, priority ('' to leave it), limit (-1: as it was opened with, '' to leave it)
 -- returns: ok | missing
 -- event: set_batch
 local kit, priority, limit = batch_tools(), tonumber(ARGV[2]), tonumber(ARGV[3])
 local b = kit.one(ARGV[1])
 if not b then return 'missing' end
+need_line()
 local name = 'batch:' .. b.id
 if limit then
   local paused = tonumber(unpacked(call('HGET', limits, name))[2]) or 0

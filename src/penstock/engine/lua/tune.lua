@@ -1,9 +1,11 @@
 -- tune: what a lane allows is set by hand, or again as the code says. What waits for it is shown at once if there is room.
 -- flags: allow-oom
--- include: header write lanes batches move line finish
+-- include: header write lanes batches move line enter finish
 -- args: lane, limit (-1: as the code says, '' to leave it), 1 paused or 0 not ('' to leave it)
 -- returns: ok
 -- event: tune
+need_lanes()
+need_line()
 local name = ARGV[1]
 local fixed = unpacked(call('HGET', limits, name))
 local limit = tonumber(ARGV[2]) or fixed[1] or -1

@@ -11,6 +11,7 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
 local function make_batch_kit()
   local kit, known = {}, {}
   batch_kit = kit
+  need_lanes()
 
   function kit.member(batch, kind, name) return batch .. SEP .. kind .. SEP .. name end
   function kit.numbered(batch, number, name)
@@ -63,7 +64,7 @@ local function make_batch_kit()
   end
 
   local slots = { done = B_DONE, dead = B_DEAD, cancelled = B_CANCELLED }
-  local kinds = { dead = 'x', cancelled = 'c' }
+  local letters = { dead = 'x', cancelled = 'c' }
 
   -- join(b, name): one member more.
   function kit.join(b, name)
@@ -78,7 +79,7 @@ local function make_batch_kit()
     local number, slot = b[B_FINISHES] + 1, slots[outcome]
     b[B_FINISHES], b[slot] = number, b[slot] + 1
     put(1, 'ZADD', roster, '0', numbered(b.id, number, name))
-    if kinds[outcome] then put(1, 'ZADD', roster, '0', member(b.id, kinds[outcome], name)) end
+    if letters[outcome] then put(1, 'ZADD', roster, '0', member(b.id, letters[outcome], name)) end
     drop(roster, member(b.id, 'u', name))
     if outcome == 'dead' then b.died = true end
     b.news = true
@@ -92,7 +93,7 @@ local function make_batch_kit()
     local slot = slots[outcome]
     b[slot] = b[slot] - 1
     drop(roster, numbered(b.id, number, name))
-    if kinds[outcome] then drop(roster, member(b.id, kinds[outcome], name)) end
+    if letters[outcome] then drop(roster, member(b.id, letters[outcome], name)) end
     add(roster, '0', member(b.id, 'u', name))
     kit.touch(b)
   end

@@ -49,7 +49,7 @@ end
 local function finish()
   if touched[1] then endings.look_at() end
   for _, name in ipairs(refills) do fill(lane_named(name)) end
-  save_lanes()
+  if next(known_lanes) then save_lanes() end
   if sequence then call('HSET', meta, 'seq', sequence) end
   write()
   for queue, row in pairs(deltas) do

@@ -1,9 +1,11 @@
 -- Headers: reading them, and the one index that a job's state puts it in.
 -- keys: jobs scheduled ready held leases dead finished tombs
 
--- A header is an array of FIELDS values. Lease and complete do not rewrite it, they put it into another array:
--- [claim, started, fence, header] is a job that runs, [since, result, the former] one that is done; each number in nine
--- bytes. So these two, which every job goes through, read only its first HOT values. Every other verb unwraps it.
+-- A header is an array of FIELDS values. Most jobs have none: a plain job, one without lanes, batch, unique key, expiry, due
+-- time or an id of somebody's choice, is stored as label, place, time and size (job.Plain) until something happens to it.
+-- Lease and complete rewrite neither, they put something in front: [claim, started, fence, header] is a job that runs,
+-- [since, result, the former] one that is done; each number in nine bytes. So these two, which every job goes through, read
+-- only the label of a plain job, and the first HOT values of a header. Every other verb unwraps it.
 
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
@@ -25,15 +27,47 @@ end
 -- glance(raw, at) → the first values of the header that begins there.
 local function glance(raw, at) return checked(listed(cmsgpack.unpack_limit(raw, HOT, at + 3))) end
 
+-- kind_of(label) → what plain jobs with this label have in common, as far as lease and complete ask for it.
+local kinds = {}
+local function kind_of(label)
+  local kind = kinds[label]
+  if not kind then
+    local queue, priority, task, keep, retries = string.match(label, '^([^\31]+)\31(%d%d)\31([^\31]+)\31(%d+)\31(%d+)$')
+    kind = {
+      [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = priority + 0, [KEEP] = keep + 0, [RETRIES] = retries + 0,
+      [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '',
+      mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0,
+    }
+    kinds[label], kinds[#kinds + 1] = kind, kind
+  end
+  return kind
+end
+
+-- plain(raw, at) → the header of the plain job that begins there.
+local function plain(raw, at)
+  local _, label, seq, created, size = cmsgpack.unpack_limit(raw, 4, at)
+  local kind, h = kind_of(label), listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
+  h[STATE], h[TASK], h[QUEUE], h[PRIORITY], h[KEEP] = 'ready', kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP]
+  h[RETRIES], h[CREATED], h[SINCE], h[SEQ], h[ARRIVAL], h[SIZE] = kind[RETRIES], created, created, seq, seq, size
+  return checked(h)
+end
+
 -- whole(raw) → all of a header, unwrapped. It is read as the values that follow its three bytes of length: as an array it
 -- would grow value by value, at twice the price.
 local function whole(raw)
   local at, since, result, claim, started, fence = 0
   if string.sub(raw, 1, 1) == IS_DONE then at, since, result = cmsgpack.unpack_limit(raw, 2, 1) end
-  if string.sub(raw, at + 1, at + 1) == IS_RUNNING then at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1) end
+  local first = string.sub(raw, at + 1, at + 1)
+  if first == IS_RUNNING or first == IS_BEGUN then at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1) end
   local kind, high, low = string.byte(raw, at + 1, at + 3)
-  if kind ~= 220 then return nil end
-  local h = checked(listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3)))
+  local h
+  if kind == 217 then
+    h = plain(raw, at)
+  elseif kind == 220 then
+    h = checked(listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3)))
+  else
+    return nil
+  end
   local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
     + #h[NONCE] + #h[LAST] + #h[REASON]
   if claim then
@@ -55,21 +89,23 @@ local function decode(raw)
   return fine and h or nil
 end
 
--- read(ids) → the headers by position; nil where there is none or it cannot be understood.
+-- known_as(id, raw) → the header of a job of which this is stored; nil if there is none or it cannot be understood.
+local function known_as(id, raw)
+  local header = cache[id]
+  if not header and raw then
+    header = decode(raw)
+    cache[id] = header
+    if not header then spoilt[id] = true end
+  end
+  return header
+end
+
+-- read(ids) → the headers by position.
 local function read(ids)
   local found = {}
   if #ids == 0 then return found end
   local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do
-    local id = ids[i]
-    local header = cache[id]
-    if not header and raw[i] then
-      header = decode(raw[i])
-      cache[id] = header
-      if not header then spoilt[id] = true end
-    end
-    found[i] = header
-  end
+  for i = 1, #ids do found[i] = known_as(ids[i], raw[i]) end
   return found
 end
 

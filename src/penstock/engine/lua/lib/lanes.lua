@@ -10,6 +10,7 @@ local departed = {}     -- member → true of those that left `held` in this scr
 local away = 0      -- how many these are
 local parked = {}   -- lane SEP queue SEP → member → true, of those that this script put into `held`
 
+-- on demand: need_lanes
 local function unpacked(raw)
   local fine, found = pcall(cmsgpack.unpack, raw or '')
   return fine and type(found) == 'table' and found or {}
@@ -97,18 +98,6 @@ local function fetch(names)
   if #unknown == 0 then return end
   local raw, by_hand = call('HMGET', lanes, unpack(unknown)), call('HMGET', limits, unpack(unknown))
   for i, name in ipairs(unknown) do known_lanes[name] = lane_from(name, raw[i], by_hand[i]) end
-end
-
--- meet(headers, n): reads the lanes of a page of headers in one go.
-local function meet(headers, n)
-  local names = {}
-  for i = 1, n do
-    local specs = headers[i] and headers[i][LANES]
-    if specs and #specs > 0 then
-      for _, spec in ipairs(specs) do names[#names + 1] = lane_name(spec) end
-    end
-  end
-  fetch(names)
 end
 
 -- lane_named(name, rest) → the lane, with what was last said of it, or this if nobody said anything.

@@ -1,5 +1,7 @@
 -- Places in line: where a job that may run takes its place, and which of its waiters a lane shows next.
 
+-- on demand: need_line
+
 -- rank(h) → its place among the jobs of one lane; the lower is first.
 local function rank(h) return string.format('%02d%014d', h[PRIORITY], h[ARRIVAL]) end
 
@@ -41,15 +43,6 @@ local function place_in_line(h)
     end
   end
   return first or 1, 'ready'
-end
-
--- line_up(verb, id, h, text): a job that may run from now on is shown in `ready`, or held by a lane that has no room.
-local function line_up(verb, id, h, text)
-  if #h[LANES] == 0 then return move(verb, id, h, 'ready', text) end
-  if h[STATE] == '' then announce(h) end
-  local at, state = place_in_line(h)
-  wait_under(h, at)
-  return move(verb, id, h, state, text)
 end
 
 -- show(member, verb): a waiter is shown, at the tail of its line so that lanes take turns.

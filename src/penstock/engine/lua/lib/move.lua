@@ -20,18 +20,24 @@ local function tally(sheet, queue, name, change)
   row[name] = (row[name] or 0) + change
 end
 
+-- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
+local function group_of(verb, queue, task, attempt, text)
+  local name = table.concat({ verb, queue, task, attempt, text }, SEP)
+  local one = groups[name]
+  if not one then
+    one = { verb, queue, task, attempt, text, {}, 0 }
+    groups[name], groups[#groups + 1] = one, one
+  end
+  return one
+end
+
 -- note(verb, id, h, text): one more line of this call's event.
 local function note(verb, id, h, text)
   local queue, task, state, attempt, one = h[QUEUE], h[TASK], h[STATE], h[FAILURES] + h[CRASHES], group
   if state == 'running' or state == 'done' then attempt = attempt + 1 end
   text = text or ''
   if not one or one[1] ~= verb or one[2] ~= queue or one[3] ~= task or one[4] ~= attempt or one[5] ~= text then
-    local name = table.concat({ verb, queue, task, attempt, text }, SEP)
-    one = groups[name]
-    if not one then
-      one = { verb, queue, task, attempt, text, {}, 0 }
-      groups[name], groups[#groups + 1] = one, one
-    end
+    one = group_of(verb, queue, task, attempt, text)
     group = one
   end
   local n = one[7] + 1
@@ -78,6 +84,7 @@ end
 local function move(verb, id, h, state, text, packed)
   local old, queue = h[STATE], h[QUEUE]
   local laned = #h[LANES] > 0
+  if laned then need_lanes() end
   local waited = old == 'ready' or old == 'scheduled' or old == 'held'
   local unfinished = waited or old == 'running'
   local counted = deltas[queue]
@@ -128,4 +135,34 @@ local function quarantine(id, queue)
   h[QUEUE], h[CREATED], h[REASON] = queue or h[QUEUE], now, 'unreadable_header'
   move('bury', id, h, 'dead', 'unreadable_header')
   return h
+end
+
+-- Plain jobs of one kind differ in nothing that enqueue, lease and complete ask for. These three write the entries of each
+-- themselves, and what follows from the move of one follows here from that of all.
+
+-- join(verb, kind, id): this plain job moves, too.
+local function join(verb, kind, id)
+  local one = kind.group
+  if not one then
+    one = group_of(verb, kind[QUEUE], kind[TASK], verb == 'enqueue' and 0 or 1, '')
+    kind.group = one
+  end
+  local n = one[7] + 1
+  one[6][n], one[7], kind.n = id, n, kind.n + 1
+end
+
+-- move_kind(kind, old, state): those of this kind that joined go from one state to another.
+local function move_kind(kind, old, state)
+  local queue, n = kind[QUEUE], kind.n
+  if n == 0 then return end
+  if old ~= '' then tally(deltas, queue, old, -n) end
+  tally(deltas, queue, state, n)
+  if state == 'ready' then
+    arrivals[queue] = (arrivals[queue] or 0) + n
+  elseif state == 'running' then
+    tally(sums, queue, 'wait', kind.waited)
+  else
+    ceased[queue] = (ceased[queue] or 0) + n
+    tally(sums, queue, 'run', n * (now - kind[STARTED]))
+  end
 end

@@ -29,10 +29,10 @@ end
 
 -- entries(b, name, state, finish) → where a member must be found; of one that is done it is not known at which number.
 function batch_mending.entries(b, name, state, number)
-  local kit, kinds = batch_tools(), { dead = 'x', cancelled = 'c' }
+  local kit, letters = batch_tools(), { dead = 'x', cancelled = 'c' }
   if state ~= 'done' and state ~= 'dead' and state ~= 'cancelled' then return { kit.member(b.id, 'u', name) } end
   local found = number > 0 and { kit.numbered(b.id, number, name) } or {}
-  if kinds[state] then found[#found + 1] = kit.member(b.id, kinds[state], name) end
+  if letters[state] then found[#found + 1] = kit.member(b.id, letters[state], name) end
   return found
 end
 

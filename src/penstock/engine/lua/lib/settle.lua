@@ -29,43 +29,57 @@ local function claim_of(number)
   return claim
 end
 
--- unreadable(id, claim) → does this attempt hold a job whose header is readable no further than lease read it? It is buried.
+-- first_values(raw, at) → what lease read of the job that begins there.
+local function first_values(raw, at)
+  if string.byte(raw, at + 1) ~= 217 then return glance(raw, at) end
+  local _, label = cmsgpack.unpack_limit(raw, 1, at)
+  return kind_of(label)
+end
+
+-- unreadable(id, claim) → does this attempt hold a job that is readable no further than lease read it? It is buried.
 local function unreadable(id, claim)
-  local raw, mark = spoilt[id] and call('HGET', jobs, id) or '', IS_RUNNING .. cmsgpack.pack(claim)
-  if string.sub(raw, 1, #mark) ~= mark then return false end
-  local fine, h = pcall(glance, raw, #mark + 18)
+  local raw, mark = spoilt[id] and call('HGET', jobs, id) or '', cmsgpack.pack(claim)
+  if string.sub(raw, 2, #mark + 1) ~= mark then return false end
+  local fine, h = pcall(first_values, raw, #mark + 19)
   if not fine then return false end
   drop(leases, claim .. SEP .. id)
+  meet({ h }, 1)
   for _, spec in ipairs(h[LANES]) do vacate(lane_of(spec), id) end
   tally(deltas, h[QUEUE], 'running', -1)
   quarantine(id, h[QUEUE])
   return true
 end
 
--- settle(verb, width, apply, quick) → a word per job: ok, cancelled or stale.
+-- settle(verb, width, apply, quick, answers) → a word per job: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
--- quick is how headers are read, if not as a whole: see headers_of.
-local function settle(verb, width, apply, quick)
-  local ids, answers = {}, {}
-  for at = 2, ARGC, width do ids[#ids + 1] = ARGV[at] end
-  local headers = quick and headers_of(ids, quick) or read(ids)
+-- quick(id, packed, number) is how headers are read, if not as a whole: see headers_of. answers has the word of each job that
+-- needs no settling any more.
+local function settle(verb, width, apply, quick, answers)
+  answers = answers or {}
+  local ids, numbers, positions = {}, {}, {}
+  for i = 1, (ARGC - 1) / width do
+    if not answers[i] then
+      local n, at = #ids + 1, i * width - width + 2
+      ids[n], numbers[n], positions[n] = ARGV[at], ARGV[at + 1], i
+    end
+  end
+  local headers = quick and headers_of(ids, function(id, packed, n) return quick(id, packed, numbers[n]) end) or read(ids)
   meet(headers, #ids)
-  for i = 1, #ids do
-    local id, h, at = ids[i], headers[i], i * width - width + 2
-    local number = ARGV[at + 1]
-    local claim = claims[number] or claim_of(number)
+  for n = 1, #ids do
+    local id, h, number = ids[n], headers[n], numbers[n]
+    local claim, word = claims[number] or claim_of(number), 'stale'
     if not h then
-      answers[i] = unreadable(id, claim) and 'ok' or 'stale'
+      if unreadable(id, claim) then word = 'ok' end
     elseif h[STATE] == 'running' and h[CLAIM] == claim then
-      local answer = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
-      if h[FIELDS] then h[LAST] = claim .. SEP .. verb .. SEP .. answer end
-      if answer == 'ok' then apply(id, h, at + 2) else cancelled(verb, id, h) end
-      answers[i] = answer
+      word = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
+      if h[FIELDS] then h[LAST] = claim .. SEP .. verb .. SEP .. word end
+      if word == 'ok' then apply(id, h, positions[n] * width - width + 4) else cancelled(verb, id, h) end
     else
       local settled = claim .. SEP .. verb .. SEP
       local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
-      answers[i] = string.sub(last, 1, #settled) == settled and string.sub(last, #settled + 1) or 'stale'
+      if string.sub(last, 1, #settled) == settled then word = string.sub(last, #settled + 1) end
     end
+    answers[positions[n]] = word
   end
   finish()
   return answers

@@ -4,18 +4,24 @@
 
 local stages = { {}, {}, {}, {} }
 
-local function put(stage, command, key, a, b)
+-- pile(stage, command, key) → what this command will be given: its length is n.
+local function pile(stage, command, key)
   local piles = stages[stage]
-  local pile = piles[key]
-  if not pile then
-    pile = { command, key, n = 2 }
-    piles[key] = pile
-    piles[#piles + 1] = pile
+  local found = piles[key]
+  if not found then
+    found = { command, key, n = 2 }
+    piles[key] = found
+    piles[#piles + 1] = found
   end
-  local n = pile.n + 1
-  pile[n] = a
-  if b then n = n + 1; pile[n] = b end
-  pile.n = n
+  return found
+end
+
+local function put(stage, command, key, a, b)
+  local found = stages[stage][key] or pile(stage, command, key)
+  local n = found.n + 1
+  found[n] = a
+  if b then n = n + 1; found[n] = b end
+  found.n = n
 end
 
 local function store(key, field, value) put(1, 'HSET', key, field, value) end
@@ -60,6 +66,8 @@ local function write()
     end
   end
   for stage = 1, 4 do
-    for _, pile in ipairs(stages[stage]) do call(unpack(pile, 1, pile.n)) end
+    for _, found in ipairs(stages[stage]) do
+      if found.n > 2 then call(unpack(found, 1, found.n)) end
+    end
   end
 end

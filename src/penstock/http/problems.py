@@ -1,0 +1,60 @@
+"""Errors as problem details: which status each has, and what the body says."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from starlette.responses import Response
+
+from penstock.errors import (
+    BadArguments,
+    BadOption,
+    JobNotFound,
+    PayloadTooLarge,
+    PenstockError,
+    QueueFull,
+    ScheduleNotFound,
+    Unavailable,
+    UnknownTask,
+    UnsuitableServer,
+)
+from penstock.http.replies import encode
+from penstock.http.shapes import Problem
+
+#: What any other error of ours says of the job as it is: it has ended, it runs, its key is taken.
+_OTHERWISE: Final = 409
+_STATUS: Final[dict[type[PenstockError], int]] = {
+    BadArguments: 422,
+    BadOption: 422,
+    UnknownTask: 422,
+    PayloadTooLarge: 413,
+    JobNotFound: 404,
+    ScheduleNotFound: 404,
+    QueueFull: 503,
+    Unavailable: 503,
+    UnsuitableServer: 503,
+}
+_AGAIN: Final = {"Retry-After": "1"}
+
+
+class Refused(Exception):
+    """A request that is answered with a problem."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers
+
+
+def refusal(error: PenstockError) -> Refused:
+    """How an error of ours is told over HTTP."""
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), _OTHERWISE)
+    return Refused(status, str(error), _AGAIN if status == 503 else None)
+
+
+def problem(refused: Refused) -> Problem:
+    return Problem(title=HTTPStatus(refused.status).phrase, status=refused.status, detail=refused.detail)
+
+
+def reply(refused: Refused) -> Response:
+    headers = {"Cache-Control": "no-store", **(refused.headers or {})}
+    return Response(encode(problem(refused)), refused.status, headers, "application/problem+json")

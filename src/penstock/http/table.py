@@ -1,0 +1,38 @@
+"""All routes of the service, put together."""
+
+from starlette.responses import Response
+
+from penstock.http import jobs, lanes, openapi, probes, queues, schedules, start, workers
+from penstock.http.access import Access
+from penstock.http.meters import Meters
+from penstock.http.metrics import Metrics
+from penstock.http.replies import answer
+from penstock.http.routes import Ask, Route, Table
+from penstock.http.service import Service
+from penstock.program import Program
+
+ROUTES: list[Route] = [
+    *jobs.ROUTES,
+    *queues.ROUTES,
+    *lanes.ROUTES,
+    *schedules.ROUTES,
+    *workers.ROUTES,
+    *start.ROUTES,
+    *probes.ROUTES,
+]
+
+
+def make_service(program: Program, access: Access) -> Service:
+    meters = Meters()
+    routes = [*ROUTES, Metrics(meters).route]
+    routes.append(_description(routes, program.name))
+    return Service(program, access, Table(routes), meters)
+
+
+def _description(routes: list[Route], name: str) -> Route:
+    document = openapi.document(routes, name)
+
+    async def get(_: Ask) -> Response:
+        return answer(document)
+
+    return Route("GET", "/openapi.json", get, "This description", answers={200: None})

@@ -1,0 +1,68 @@
+"""What scripts cost on the server, from `commandstats` and the slow log: the same with a million jobs as with few."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from penstock.engine.engine import Engine
+from penstock.engine.scripts import load
+
+TOO_LONG_US = 20_000  #: microseconds that no script may take
+SMALL, BIG = 1_000, 1_000_000  #: jobs stored when costs are compared
+ROUNDS, PAGE = 30, 20  #: calls that are measured of each script, and jobs in each
+
+Costs = dict[str, float]
+
+
+class Meter:
+    """Microseconds per call of each script."""
+
+    def __init__(self, client: Any) -> None:
+        self.costs: Costs = {}
+        self._client = client
+
+    async def once(self, verb: str, call: Awaitable[Any]) -> Any:
+        """One of the calls of this verb."""
+        before = await self._spent()
+        answer = await call
+        self.costs[verb] = self.costs.get(verb, 0) + (await self._spent() - before) / ROUNDS
+        return answer
+
+    async def timed(self, verb: str, step: Callable[[int], Awaitable[Any]]) -> list[Any]:
+        """All calls of this verb, one after the other, and their answers."""
+        before = await self._spent()
+        answers = [await step(round_) for round_ in range(ROUNDS)]
+        self.costs[verb] = (await self._spent() - before) / ROUNDS
+        return answers
+
+    async def _spent(self) -> int:
+        stats = await self._client.info("commandstats")
+        return int(stats.get("cmdstat_evalsha", {"usec": 0})["usec"])
+
+
+async def best_of_three(engine: Engine, measure: Callable[[Meter], Awaitable[None]]) -> Costs:
+    """What others on this machine took from a run does not count."""
+    runs = []
+    for _ in range(3):
+        meter = Meter(await engine.link.endpoint.client())
+        await measure(meter)
+        runs.append(meter.costs)
+    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
+
+
+async def slow_scripts(engine: Engine) -> list[str]:
+    """Scripts that took too long, and their microseconds; says how many there were."""
+    client: Any = await engine.link.endpoint.client()
+    verbs = {script.sha: name for name, script in load().items()}
+    found = [(entry["command"].decode(errors="replace").split(), entry) for entry in await client.slowlog_get(1000)]
+    slow = [f"{verbs.get(words[1], '?')} {one['duration']} us" for words, one in found if words[0].startswith("EVAL")]
+    calls = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    print(f"{len(slow)} of {calls:,} scripts took more than {TOO_LONG_US // 1000} ms: {slow}")
+    return slow
+
+
+def grown(small: Costs, big: Costs) -> Costs:
+    """What takes twice as long or longer with the big number; says what each takes."""
+    print()
+    for verb, cost in small.items():
+        print(f"{verb:10} {cost:8.1f} us at {SMALL:,}  {big[verb]:8.1f} us at {BIG:,}  {big[verb] / cost:5.2f} times")
+    return {verb: cost for verb, cost in big.items() if cost >= 2 * small[verb]}

@@ -1,0 +1,155 @@
+"""Bounded answers to whatever comes: too much, too deep, too slow, too odd."""
+
+import asyncio
+import resource
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Penstock
+from penstock.http import bodies
+from tests.http.harness import serving
+
+JOBS = "/api/v1/jobs"
+JSON = {"Content-Type": "application/json"}
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def tasks(app: Penstock) -> None:
+    @app.task(name="echo")
+    async def echo(value: Any = None) -> Any:
+        return value
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b'{"task": "\xed\xa0\x80"}', 400),
+        (b"[" * 100_000 + b"]" * 100_000, 400),
+        (b'{"task": "echo", "args": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", 400),
+        (b'{"task": "echo", "args": [' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]}", 400),
+        (b'{"task": "echo", "args": ["' + b"x" * MIB + b'"]}', 413),
+        (b" " * (MIB + 1), 413),
+        (b"[" + b"1," * 400_000 + b"1]", 413),
+        (b"[" + b"1," * 1_000_000 + b"1]", 413),
+        (b'{"task": "echo", "args": [1e999999]}', 422),
+        (b"1", 422),
+        (b"null", 422),
+        (b'{"task": "' + b"x" * 100_000 + b'"}', 422),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_a_body_that_is_too_much_or_no_json_is_refused(
+    client: httpx.AsyncClient, app: Penstock, body: bytes, status: int
+) -> None:
+    found = await client.post(JOBS, content=body, headers=JSON)
+    assert found.status_code == status, found.text[:300]
+    assert found.headers["content-type"] == "application/problem+json"
+    assert len(found.content) < 2_000
+    assert await app.hub.views.counts() == {}
+
+
+async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.AsyncClient) -> None:
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        while sent < 100 * MIB:
+            sent += 65_536
+            yield b" " * 65_536
+
+    try:
+        found = await client.post(JOBS, content=endless(), headers=JSON)
+        assert found.status_code == 413
+    except httpx.TransportError:  # it was cut off while it sent on
+        pass
+    assert sent < 20 * MIB
+
+
+async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        found = await client.post(JOBS, content=b'{"task": "echo"}', headers={"Content-Type": kind})
+        assert found.status_code == 415
+
+
+async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SECONDS", 0.3)
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    writer.write(head.encode() + b"{")
+    assert (await client.get("/api/v1/queues")).status_code == 200
+    assert b"408 Request Timeout" in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+
+
+async def test_memory_stays_flat_under_big_bodies(client: httpx.AsyncClient) -> None:
+    big = b'{"task": "echo", "args": [' + b"1," * 400_000 + b"1]}"
+    deep = b"[" * 500_000 + b"]" * 500_000
+    await asyncio.gather(*(client.post(JOBS, content=body, headers=JSON) for body in (big, deep) * 5))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(10):
+        await asyncio.gather(*(client.post(JOBS, content=body, headers=JSON) for body in (big, deep) * 5))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"\n{grown:.1f} MiB more after 100 bodies of 1 MB")
+    assert grown < 64
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/api/v1", 404),
+        ("GET", "/api/v1/", 404),
+        ("GET", "//", 404),
+        ("GET", "/api/v1/queues/", 404),
+        ("GET", "/api/v1/queues/..%2f..", 404),
+        ("GET", "/api/v1/queues/a%20b", 422),
+        ("GET", "/api/v1/lanes/%00", 422),
+        ("DELETE", "/api/v1/jobs", 405),
+        ("PUT", "/api/v1/queues/x", 405),
+        ("TRACE", "/livez", 405),
+        ("GET", "/api/v1/queues?limit=0", 422),
+        ("GET", "/api/v1/queues?limit=501", 422),
+        ("GET", "/api/v1/queues?limti=5", 422),
+        ("GET", "/api/v1/queues?limit=5&limit=6", 422),
+        ("GET", "/api/v1/queues?cursor=%2A%2A", 422),
+        ("GET", "/api/v1/jobs/x?wait=61", 422),
+        ("GET", "/api/v1/jobs/x?wait=soon", 422),
+        ("GET", "/api/v1/jobs/x?wait=nan", 422),
+        ("GET", "/api/v1/lanes/x?kind=other", 422),
+        ("GET", "/" + "x" * 5_000, 414),
+    ],
+)
+async def test_odd_requests_get_a_problem(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    found = await client.request(method, httpx.URL(f"{client.base_url}{path}"))
+    assert found.status_code == status, found.text
+    assert found.headers["content-type"] == "application/problem+json"
+    assert found.json()["status"] == status
+    if status == 405:
+        assert found.headers["allow"]
+
+
+async def test_a_head_is_a_get_without_its_body(client: httpx.AsyncClient) -> None:
+    found = await client.head("/api/v1/queues")
+    assert (found.status_code, found.content) == (200, b"")
+
+
+async def test_a_server_that_is_gone_is_503_and_says_that_sending_again_is_safe(app: Penstock) -> None:
+    lost = Penstock(app.name, url="redis://127.0.0.1:1", deadline="300ms")
+
+    @lost.task(name="echo")
+    async def echo() -> None: ...
+
+    async with serving(lost) as client:
+        assert (await client.get("/livez")).status_code == 200
+        for method, path in (("GET", "/readyz"), ("GET", "/api/v1/queues"), ("POST", JOBS)):
+            found = await client.request(method, path, json={"task": "echo"} if method == "POST" else None)
+            assert (found.status_code, found.headers["retry-after"]) == (503, "1")
+    await lost.aclose()

@@ -1,0 +1,139 @@
+"""`/metrics` says what is: its counters equal a ledger that the jobs themselves kept."""
+
+import asyncio
+import shutil
+import subprocess
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import Penstock, Snooze
+from penstock.engine.gauges import Sum
+from penstock.http.totals import Totals
+from tests.api.looks import eventually
+from tests.http.harness import serving
+
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scrape(client: httpx.AsyncClient) -> Values:
+    found = await client.get("/metrics")
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    families = list(text_string_to_metric_families(found.text))
+    assert all(family.documentation for family in families)
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for one in families for sample in one.samples}
+
+
+def value(values: Values, name: str, **labels: str) -> float:
+    return values.get((f"penstock_{name}", frozenset(labels.items())), 0)
+
+
+async def test_counters_equal_an_independent_ledger_after_10_000_mixed_jobs(app: Penstock) -> None:
+    ledger: Counter[str] = Counter()
+
+    @app.task(name="mixed", queue="mixed", retries=1, backoff=[0])
+    async def mixed(number: int) -> None:
+        ledger["lease"] += 1
+        if number % 10 == 0:
+            ledger["retry" if ledger[f"first {number}"] == 0 else "bury"] += 1
+            ledger[f"first {number}"] += 1
+            raise ValueError(number)
+        if number % 10 == 1 and not ledger[f"first {number}"]:
+            ledger[f"first {number}"] += 1
+            ledger["snooze"] += 1
+            raise Snooze(0)
+        ledger["complete"] += 1
+
+    async with serving(app) as client:
+        before = await scrape(client)
+        jobs = await app.enqueue_many(mixed.call(number) for number in range(10_000))
+        words = [await job.cancel() for job in jobs[2::100]]
+        ledger["cancel"] += words.count("cancelled")
+        async with app.worker(concurrency=200):
+            await eventually(lambda: _have_ended(app), within=100)
+        after = await scrape(client)
+        again = await scrape(client)
+    verbs = ("lease", "complete", "retry", "bury", "snooze", "cancel")
+    counted = {verb: value(after, "transitions_total", queue="mixed", verb=verb) for verb in verbs}
+    assert counted == {verb: ledger[verb] for verb in verbs}
+    assert value(after, "transitions_total", queue="mixed", verb="enqueue") == 10_000
+    assert value(before, "transitions_total", queue="mixed", verb="enqueue") == 0
+    assert value(again, "transitions_total", queue="mixed", verb="lease") == ledger["lease"]
+    states = {state: value(after, "queue_jobs", queue="mixed", state=state) for state in ("done", "dead", "cancelled")}
+    assert states == {"done": ledger["complete"], "dead": ledger["bury"], "cancelled": 100}
+    assert value(after, "wait_seconds_count", queue="mixed") == ledger["lease"]
+    assert value(after, "run_seconds_count", queue="mixed") == ledger["lease"]
+
+
+async def _have_ended(app: Penstock) -> bool:
+    counts = (await app.hub.views.counts())["mixed"]
+    return sum(counts.get(state, 0) for state in ("done", "dead", "cancelled")) == 10_000
+
+
+async def test_depth_age_pauses_limits_workers_and_requests_are_shown(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="wait", queue="odd-queue")
+    async def wait() -> None: ...
+
+    await wait.using(priority=1).enqueue()
+    await wait.using(priority=99).enqueue()
+    await wait.using(delay="1h").enqueue()
+    await app.queue("odd-queue").pause()
+    await app.queue("odd-queue").set(limit=7)
+    await client.get("/api/v1/queues/odd-queue")
+    await client.get("/api/v1/queues/nothing")
+    await client.get("/no/such/path")
+    async with app.worker(concurrency=5):
+        found = await scrape(client)
+    assert value(found, "queue_jobs", queue="odd-queue", state="ready") == 2
+    assert value(found, "queue_jobs", queue="odd-queue", state="scheduled") == 1
+    assert 0 < value(found, "oldest_ready_seconds", queue="odd-queue") < 60
+    assert (value(found, "queue_paused", queue="odd-queue"), value(found, "queue_limit", queue="odd-queue")) == (1, 7)
+    assert (value(found, "workers"), value(found, "worker_slots")) == (1, 5)
+    route = {"method": "GET", "route": "/api/v1/queues/{name}"}
+    assert value(found, "http_requests_total", **route, status="200") == 1
+    assert value(found, "http_requests_total", **route, status="404") == 1
+    assert value(found, "http_requests_total", method="", route="", status="404") == 1
+    assert value(found, "http_request_seconds_bucket", **route, le="+Inf") == 2
+
+
+async def test_there_is_a_bounded_number_of_queues(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="wait")
+    async def wait() -> None: ...
+
+    await app.enqueue_many(wait.using(queue=f"q{number:03d}").call() for number in range(150))
+    found = await scrape(client)
+    labels = {dict(names)["queue"] for (name, names) in found if name == "penstock_queue_jobs"}
+    assert len(labels) == 101
+    total = sum(number for (name, names), number in found.items() if ("state", "ready") in names)
+    assert total == 150
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+async def test_promtool_accepts_it(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="add")
+    async def add() -> None: ...
+
+    await add.enqueue()
+    await app.run_until_idle()
+    await client.get("/api/v1/queues")
+    text = (await client.get("/metrics")).content
+    command = ["promtool", "check", "metrics"]
+    checked = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_totals_only_grow_though_minutes_are_forgotten() -> None:
+    totals, steps = Totals(), list[Any]()
+    for sums in (
+        [Sum(1, "q", "lease", 5)],
+        [Sum(1, "q", "lease", 7), Sum(2, "q", "lease", 1)],
+        [Sum(2, "q", "lease", 3)],
+        [Sum(2, "q", "lease", 3), Sum(3, "q", "lease", 4)],
+        [],
+    ):
+        totals.add(sums)
+        steps.append(totals.by_queue["q", "lease"])
+    assert steps == [5, 8, 10, 14, 14]

@@ -1,0 +1,75 @@
+"""The description is true: thousands of requests made from it get no answer that it does not tell of."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import namespace
+from tests.http.processes import serve
+from tests.servers import Server
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_headers_conformance,response_schema_conformance"
+)
+
+
+def run(document: dict[str, Any], folder: Path, url: str, name: str, examples: int) -> int:
+    """How many cases passed; all must."""
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(document))
+    command = [sys.executable, "-m", "schemathesis.cli", "run", str(file), "--url", url, "--checks", CHECKS]
+    options = ["--max-examples", str(examples), "--phases", "coverage,fuzzing", "--workers", "2", "--no-color"]
+    found = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False, timeout=280)
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    passed = re.search(r"(\d+) generated, (\d+) passed", found.stdout)
+    assert passed is not None, found.stdout[-2000:]
+    assert passed[1] == passed[2]
+    return int(passed[1])
+
+
+def pointed(document: dict[str, Any]) -> dict[str, Any]:
+    """The same, but with names that exist, so that more than refusals is seen."""
+    job = document["components"]["schemas"]["JobRequest"]["properties"]
+    job["task"] = {"enum": ["add", "tick"]}
+    job["args"] = {"type": "array", "items": {"type": "integer"}, "maxItems": 2}
+    job["kwargs"] = {"type": "object", "maxProperties": 0}
+    job["id"] = {"enum": ["a", "b", "c"]}
+    names = {"jobs": ["a", "b", "c"], "queues": ["sums", "default"], "lanes": ["x"], "schedules": ["hourly"]}
+    for path, methods in document["paths"].items():
+        for one in methods.values():
+            for parameter in one["parameters"]:
+                if parameter["in"] == "path":
+                    parameter["schema"] = {"enum": names[path.split("/")[3]]}
+                elif parameter["name"] == "wait":
+                    parameter["schema"]["maximum"] = 0.01  # nobody works here
+    return document
+
+
+@pytest.mark.timeout(600)
+def test_no_request_that_can_be_made_from_it_gets_an_answer_that_it_does_not_tell_of(
+    tmp_path: Path, single: Server
+) -> None:
+    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+        document = httpx.get(f"{process.url}/openapi.json").json()
+        cases = run(document, tmp_path, process.url, "as-it-is", 12)
+        cases += run(pointed(document), tmp_path, process.url, "pointed", 8)
+        assert "Traceback" not in process.said
+    print(f"\n{cases:,} cases")
+    assert cases >= 2_000
+
+
+def test_every_route_is_described_with_its_role_and_its_problems(tmp_path: Path, single: Server) -> None:
+    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+        document = httpx.get(f"{process.url}/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    operations = [one for methods in document["paths"].values() for one in methods.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations) >= 25
+    assert all(one["x-role"] in {"viewer", "operator", "admin"} for one in operations if "security" in one)
+    assert "Problem" in document["components"]["schemas"]

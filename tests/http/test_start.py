@@ -1,0 +1,34 @@
+"""The page for people: all that it shows is escaped, and no secret is on it."""
+
+import httpx
+
+from penstock import Penstock
+from tests.http.harness import listening
+
+
+async def test_the_page_shows_queues_workers_and_failures(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="<b>bold</b>", retries=0)
+    async def bold(password: str) -> None:
+        raise ValueError(f"wrong {password}")
+
+    job = await bold.using(id="<i>x</i>/1").enqueue("hunter2")
+    async with app.worker() as worker:
+        await worker.until_idle()
+        found = await client.get("/")
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in found.headers["content-security-policy"]
+    assert "&lt;b&gt;bold&lt;/b&gt;" in found.text
+    assert "<b>" not in found.text
+    assert "<i>" not in found.text
+    assert "retries_exhausted ValueError" in found.text
+    assert "hunter2" not in found.text
+    assert (await client.get("/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1")).json()["id"] == job.id
+    assert 'href="/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1"' in found.text
+
+
+async def test_it_needs_credentials_like_everything_else(app: Penstock) -> None:
+    async with listening(app.asgi(users={"ann": ("long-enough", "viewer")})) as port, httpx.AsyncClient() as client:
+        refused = await client.get(f"http://127.0.0.1:{port}/")
+        assert (refused.status_code, refused.headers["www-authenticate"][:5]) == (401, "Basic")
+        shown = await client.get(f"http://127.0.0.1:{port}/", auth=("ann", "long-enough"))
+        assert (shown.status_code, "none" in shown.text) == (200, True)
