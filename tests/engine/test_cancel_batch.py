@@ -65,3 +65,14 @@ async def test_a_member_that_is_run_again_later_runs(engine: Engine) -> None:
     assert await numbers_of(engine, "b") == ("ended", 2, 1, 0, 1, 0)
     await enqueue(engine, new_job("plain"))
     assert (await states(engine))["plain"] == "ready"
+
+
+async def test_a_member_that_is_run_again_meanwhile_is_shown_when_the_lane_opens(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await open_batch(engine, "b", new_job("a"), new_job("c"))
+    await engine.cancel_batch("b")
+    await engine.do_chores("cancel", "b", limit=1)
+    assert await engine.revive(["a"]) == ["ok"]
+    assert await worker.lease() == []
+    assert not (await engine.do_chores("cancel", "b")).more
+    assert [lease.id for lease in await worker.lease()] == ["a"]

@@ -4,7 +4,8 @@
 -- args: batch, reason
 -- returns: cancelled (also if it was before) | ended | missing
 -- event: cancel_batch
-local b = batch_tools().one(ARGV[1])
+need_batches()
+local b = batch_kit.one(ARGV[1])
 if not b then return 'missing' end
 local word = call_off('cancel_batch', b, ARGV[2])
 finish()

@@ -5,7 +5,8 @@
 -- returns: how many members were seen to, and more if nothing was named; when the next one is due or -1, now, 1 if this one
 --          goes on
 -- event: cancel, revive, cancel_batch, retry_batch
-local n, kit, seen = tonumber(ARGV[1]), batch_tools(), 0
+need_batches()
+local n, kit, seen = tonumber(ARGV[1]), batch_kit, 0
 local due = ARGC >= 2 and ARGV[2] or call('ZRANGE', chores, '-inf', now, 'BYSCORE', 'LIMIT', 0, 1)[1]
 local what, id = string.match(due or '', '^([^\31]*)\31(.*)$')
 local b = id and kit.one(id)

@@ -34,6 +34,7 @@ end
 
 -- enter_line(i): a job that is not plain, or is there already.
 local function enter_line(i)
+  need_create()
   local id, new = ids[i], news[i]
   local h = known_as(id, raw[i]) or cache[id] or admitted[id]
   local word = h and (h[NONCE] == (new and new[NONCE] or '') and 'created' or 'exists')
@@ -57,7 +58,10 @@ local function is_plain(i) return string.byte(ARGV[i * 3 - 1]) == 217 end
 for i = 1, #ids do
   if not is_plain(i) then
     news[i] = decode(ARGV[i * 3 - 1])
-    if news[i][BATCH] ~= '' then batch_tools().adopt(news[i]) end
+    if news[i][BATCH] ~= '' then
+      need_batches()
+      batch_kit.adopt(news[i])
+    end
   end
 end
 meet(news, #ids)

@@ -7,7 +7,8 @@
 -- returns: created (also if this call made it before) | exists, or why the other batch takes it not: unknown | sealed |
 --          cancelled | ended | deep
 -- event: open_batch
-local id, parent_id, kit = ARGV[1], ARGV[4], batch_tools()
+need_batches()
+local id, parent_id, kit = ARGV[1], ARGV[4], batch_kit
 local before = kit.one(id)
 if before then return before[B_NONCE] == ARGV[2] and 'created' or 'exists' end
 local parent = parent_id ~= '' and kit.one(parent_id)

@@ -41,7 +41,9 @@ end
 
 -- is_needed(h) → is it a member of a batch that has not ended? Then it stays, whatever its age and their number.
 local function is_needed(h)
-  local b = h[BATCH] ~= '' and batch_tools().one(h[BATCH])
+  if h[BATCH] == '' then return false end
+  need_batches()
+  local b = batch_kit.one(h[BATCH])
   return b and b[B_PHASE] ~= 'ended'
 end
 

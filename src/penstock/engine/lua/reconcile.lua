@@ -8,6 +8,7 @@
 -- event: those of the jobs that had to be buried
 need_lanes()
 need_line()
+need_batches()
 local part, cursor, mended = ARGV[1], ARGV[2], 0
 
 local function fix(act, ...)
@@ -45,7 +46,7 @@ local function mend(id, h)
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
     fix(set, unique, h[UNIQUE], id)
   end
-  local b = h[BATCH] ~= '' and batch_tools().one(h[BATCH])
+  local b = h[BATCH] ~= '' and batch_kit.one(h[BATCH])
   for _, entry in ipairs(b and batch_mending.entries(b, id, h[STATE], h[FINISH]) or {}) do due(roster, 0, entry) end
   if h[RESULT] == 1 and h[COMPACT] == 0 and call('HEXISTS', results, id) == 0 then
     h[RESULT] = 2
@@ -55,7 +56,7 @@ end
 
 -- batch_mending.mend(b): it is where its parent looks for it, its numbers are right, what is to be done to it is in `chores`.
 function batch_mending.mend(b)
-  local parent = b[B_PARENT] ~= '' and batch_tools().one(b[B_PARENT])
+  local parent = b[B_PARENT] ~= '' and batch_kit.one(b[B_PARENT])
   local state = b[B_PHASE] == 'ended' and b[B_OUTCOME] or 'running'
   for _, entry in ipairs(parent and batch_mending.entries(parent, '{' .. b.id, state, b[B_FINISH]) or {}) do
     if not call('ZSCORE', roster, entry) then fix(call, 'ZADD', roster, 0, entry) end
@@ -107,18 +108,18 @@ local belongs = {
   end,
   roster = function(member, _, _, h) return batch_mending.belongs(member, h) end,
   batches = function(member, _, id)
-    local b = batch_tools().one(id)
+    local b = batch_kit.one(id)
     if b and string.sub(member, 1, 5) == 'state' then batch_mending.mend(b) end
     return b
   end,
   chores = function(member, _, id)
-    local what, b = string.match(member, '^[^\31]*'), batch_tools().one(id)
+    local what, b = string.match(member, '^[^\31]*'), batch_kit.one(id)
     if what == 'forget' then return not b or b[B_PHASE] == 'ended' end
     return b and (b[B_CHORE] == what or (what == 'abandon' and b[B_PHASE] == 'open'))
   end,
   waiting = function(member, clients, _, h)
     local awaited = string.match(member, '^{%l+}(.*)')
-    local b = awaited and batch_tools().one(awaited)
+    local b = awaited and batch_kit.one(awaited)
     if b and b[B_PHASE] ~= 'ended' then return true end
     if h and (waits(h) or h[STATE] == 'running') then return true end
     for client in string.gmatch(clients, '[^\31]+') do mail('to:' .. client, 'end' .. SEP .. member) end

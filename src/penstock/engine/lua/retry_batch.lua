@@ -4,7 +4,8 @@
 -- args: batch, nonce of this call
 -- returns: ok | none (no member is dead) | cancelling (it is being cancelled) | missing
 -- event: retry_batch
-local b = batch_tools().one(ARGV[1])
+need_batches()
+local b = batch_kit.one(ARGV[1])
 if not b then return 'missing' end
 if b[B_RETRIED] == ARGV[2] then return 'ok' end
 if b[B_CHORE] == 'cancel' then return 'cancelling' end

@@ -4,7 +4,8 @@
 -- args: batch
 -- returns: how it stands: sealed | ended, or missing
 -- event: seal_batch
-local kit = batch_tools()
+need_batches()
+local kit = batch_kit
 local b = kit.one(ARGV[1])
 if not b then return 'missing' end
 if b[B_PHASE] == 'open' then

@@ -5,7 +5,8 @@
 -- args: batch, priority ('' to leave it), limit (-1: as it was opened with, '' to leave it)
 -- returns: ok | missing
 -- event: set_batch
-local kit, priority, limit = batch_tools(), tonumber(ARGV[2]), tonumber(ARGV[3])
+need_batches()
+local kit, priority, limit = batch_kit, tonumber(ARGV[2]), tonumber(ARGV[3])
 local b = kit.one(ARGV[1])
 if not b then return 'missing' end
 need_line()

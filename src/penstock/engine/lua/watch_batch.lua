@@ -5,7 +5,8 @@
 -- args: the client whose mailbox is to be told, batch, how many finished members at most (0: only its end matters), those
 --       after which finish number, how many bytes of them at most
 -- returns: its status or '' if there is none, then per member: finish number, id, header, result, failed tries
-local kit, most, size = batch_tools(), tonumber(ARGV[3]), 0
+need_batches()
+local kit, most, size = batch_kit, tonumber(ARGV[3]), 0
 local b = kit.one(ARGV[2])
 if not b then return { '' } end
 local answer = { kit.told(b) }

@@ -9,7 +9,7 @@ local function is_free(h, id)
   return not other or other == id
 end
 
--- again(verb, id, h) → ok | missing | taken (its unique key has another holder), or the state that it is in.
+-- again(verb, id, h) → ok | missing | taken (another job has its unique key), or the state that it is in.
 local function again(verb, id, h)
   if not h or h[COMPACT] == 1 or call('HEXISTS', payloads, id) == 0 then
     return h and h[STATE] == 'done' and 'done' or 'missing'

@@ -5,12 +5,11 @@
 -- keys: batches roster chores
 
 local touched = {}    -- ids of batches whose numbers changed, in this order; by id, the batch
-local batch_kit       -- what most calls never need, so it is made with the first member that is met
+local batch_kit = {}  -- what deals with them; most calls never need it
 local endings = {}    -- look_at: sees to those that were touched, and stores them (lib/ends.lua)
 
-local function make_batch_kit()
-  local kit, known = {}, {}
-  batch_kit = kit
+-- on demand: need_batches
+  local kit, known = batch_kit, {}
   need_lanes()
 
   function kit.member(batch, kind, name) return batch .. SEP .. kind .. SEP .. name end
@@ -153,9 +152,8 @@ local function make_batch_kit()
     local name = 'batch:' .. b.id
     local limit = tonumber(unpacked(call('HGET', limits, name))[1]) or -1
     if limit < 0 and not shut then erase(limits, name) else set(limits, name, cmsgpack.pack({ limit, shut and 1 or 0 })) end
+    fetch({ name })
+    local lane = known_lanes[name]
+    lane.paused, lane.rest = shut, nil   -- what it allows is worked out again
+    if lane.declared ~= '' then refill(lane_named(name)) end
   end
-
-  return kit
-end
-
-local function batch_tools() return batch_kit or make_batch_kit() end

@@ -5,6 +5,15 @@ local created = 0       -- jobs made in this call
 local entered = {}      -- queues that they are in
 local claimed = {}      -- unique key → the one of them that has it
 
+-- accept(): counts what was created, makes its queues known, and finishes.
+local function accept()
+  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
+  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
+  finish()
+end
+
+-- on demand: need_create
+
 -- instant(at) → a time; small numbers are delays from now.
 local function instant(at)
   return (at > 0 and at < DELAY_BELOW) and now + at or at
@@ -42,11 +51,4 @@ local function create(verb, id, h, payload, text)
   cache[id] = h
   if h[UNIQUE] ~= '' then claimed[h[UNIQUE]] = id end
   created, entered[h[QUEUE]] = created + 1, true
-end
-
--- accept(): counts what was created, makes its queues known, and finishes.
-local function accept()
-  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
-  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
-  finish()
 end

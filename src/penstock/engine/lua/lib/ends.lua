@@ -3,6 +3,8 @@
 
 function endings.look_at()
   local kit, before = batch_kit, created
+  need_line()   -- the lane of a batch may be closed or opened
+  need_create()
 
   -- spawn(b, which, what): the job that its spec has for this point of this generation, from which part on. Its id is made of
   -- these, so there is one, however often this is decided.

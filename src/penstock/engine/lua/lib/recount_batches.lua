@@ -5,7 +5,7 @@ local batch_mending = {}
 
 -- belongs(entry, h) → may it stay in `roster`? Of an ended batch it may, also if the member has been forgotten.
 function batch_mending.belongs(entry, h)
-  local kit = batch_tools()
+  local kit = batch_kit
   local id, kind, name = string.match(entry, '^([^\31]*)\31(%l)\31(.*)$')
   local b = id and kit.one(id)
   if not b then return id and call('ZSCORE', chores, 'forget' .. SEP .. id) end
@@ -29,7 +29,7 @@ end
 
 -- entries(b, name, state, finish) → where a member must be found; of one that is done it is not known at which number.
 function batch_mending.entries(b, name, state, number)
-  local kit, letters = batch_tools(), { dead = 'x', cancelled = 'c' }
+  local kit, letters = batch_kit, { dead = 'x', cancelled = 'c' }
   if state ~= 'done' and state ~= 'dead' and state ~= 'cancelled' then return { kit.member(b.id, 'u', name) } end
   local found = number > 0 and { kit.numbered(b.id, number, name) } or {}
   if letters[state] then found[#found + 1] = kit.member(b.id, letters[state], name) end
