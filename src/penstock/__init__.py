@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnknownTask,
         UnsuitableServer,
     )
+    from penstock.events import Event
     from penstock.handle import Failure, Job, JobStatus
     from penstock.lanes import Lane
     from penstock.steer import Bury, Retry, Snooze
@@ -45,6 +46,7 @@ __all__ = [
     "BatchStatus",
     "Bury",
     "Call",
+    "Event",
     "Failure",
     "Job",
     "JobCancelled",
@@ -85,6 +87,7 @@ _HOMES = {
     "BatchStatus": "penstock.batch_state",
     "Bury": "penstock.steer",
     "Call": "penstock.task",
+    "Event": "penstock.events",
     "Failure": "penstock.handle",
     "Job": "penstock.handle",
     "JobCancelled": "penstock.errors",

@@ -8,19 +8,24 @@ from penstock.batch import Batch, OnError, check_call, check_on_error, new_batch
 from penstock.batch_state import BatchStatus
 from penstock.codec import decode_any
 from penstock.context import running_on_loop
-from penstock.control import LaneControl, QueueControl
+from penstock.control import LaneControl
 from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
+from penstock.edit import retry_edited
+from penstock.engine.deaths import DeadGroup, Deaths
 from penstock.engine.engine import NewBatch
 from penstock.engine.keys import Keys
 from penstock.errors import BadOption, PenstockError, UnknownTask
+from penstock.events import Events, Since
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.lanes import Lane, lane_name, lock_spec
 from penstock.mapping import map_rows
 from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
-from penstock.producer import each, pages_sync
+from penstock.producer import all_checked, each, pages_sync
 from penstock.program import Lifespan, Program
+from penstock.queue import QueueControl
 from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
+from penstock.selection import Selection, choose
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
@@ -68,6 +73,7 @@ class Penstock:
         concurrency: int | None = None,
         queues: Iterable[str] | None = None,
         lease: Duration | None = None,
+        job_log: str | None = None,
     ) -> None:
         self.name = Keys(name).namespace
         self.settings: Settings = load(
@@ -78,9 +84,11 @@ class Penstock:
                 "concurrency": concurrency,
                 "queues": queues,
                 "lease": lease,
+                "job_log": job_log,
             }
         )
         self._hub: Hub | None = None
+        self.search: float | None = None  #: seconds that a server is looked for, if not two fifths of the deadline
         self.program = Program(self.name, self.settings, lambda: self.hub, lifespan)
 
     def __repr__(self) -> str:
@@ -219,7 +227,9 @@ class Penstock:
         for call in sent:
             check_call(call, self.tasks, "enqueue_many")
         found = [
-            placed for page in pages_sync(call.job for call in sent) for placed in self.hub.engine.enqueue(page).sync()
+            placed
+            for page in pages_sync(call.job for call in sent)
+            for placed in all_checked(self.hub.engine.enqueue(page).sync(), page)
         ]
         pairs = zip(sent, found, strict=True)
         return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
@@ -345,6 +355,12 @@ class Penstock:
         work = self.map(task, rows, limit=limit, priority=priority, progress=progress, on_error=on_error)
         return self.hub.run(work)
 
+    # Watching
+
+    def events(self, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None) -> Events:
+        """What happens, as it happens: an async iterator, from now on, or since an event's id or a time."""
+        return Events(self.hub.engine, queue=queue, since=since, kinds=kinds)
+
     # Steering
 
     def lane(self, name: str) -> LaneControl:
@@ -356,8 +372,26 @@ class Penstock:
         return LaneControl(lambda: self.hub, lock_spec(name))
 
     def queue(self, name: str) -> QueueControl:
-        """A queue on the live system: `set(limit=)`, `reset`, `pause`, `resume`, `status`."""
-        return QueueControl(lambda: self.hub, queue_name(name))
+        """A queue on the live system: look at it, steer it, or take from it by hand."""
+        return QueueControl(self.program, queue_name(name))
+
+    def jobs(self, *, limit: int | None = None, **which: Any) -> Selection:
+        """Jobs by `queue`, `task`, `state`, `tag`, `error`, `group`, `older_than`, `newer_than`.
+
+        `async for` gives all, `await` a list of the first hundred or `limit`; `count`, `retry`, `cancel`, `move` and
+        `discard` take them all together.
+        """
+        return Selection(lambda: self.hub, choose(**which), limit=limit)
+
+    async def dead_groups(self, **which: Any) -> list[DeadGroup]:
+        """Dead jobs by what they died of, the largest group first."""
+        choice = choose(**which)
+        wanted = choice.filter(await self.hub.views.now(), "dead") if which else None
+        return await Deaths(self.hub.engine).groups(wanted)
+
+    async def retry_job(self, job_id: str, arguments: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Run a dead or cancelled job again with other arguments, by name or by position; they are checked here."""
+        await retry_edited(self.hub, self.tasks, job_id, arguments)
 
     # Workers
 
@@ -410,7 +444,7 @@ class Penstock:
     def hub(self) -> Hub:
         """The way to the server, made with the first use."""
         if self._hub is None:
-            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000)
+            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
         return self._hub
 
     async def aclose(self) -> None:

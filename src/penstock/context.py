@@ -4,13 +4,18 @@ import asyncio
 import contextvars
 import json
 import logging
-from typing import Any, Protocol
+import time
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
+from penstock.codec import decode_any, open_envelope
 from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 log = logging.getLogger("penstock.job")
+
+PACE: Final = 0.25  #: seconds between two times that a job's progress is passed on
 
 
 class Reporter(Protocol):
@@ -19,16 +24,43 @@ class Reporter(Protocol):
     def progress(self, worker: str, job_id: str, number: int, progress: str, /) -> Any: ...
 
 
+class Sink(Protocol):
+    """Who keeps the lines that jobs write, and reminds them of what they have not said yet: the worker."""
+
+    def line(self, context: "JobContext", level: str, text: str, /) -> None: ...
+
+    def remind(self, context: "JobContext", delay: float, /) -> None: ...
+
+
 class JobContext:
     """What a running task can know of its job, and say about it."""
 
-    __slots__ = ("_engine", "_lease", "_number", "_worker", "cancelling", "shutting_down", "state", "tags")
+    __slots__ = (
+        "_engine",
+        "_lease",
+        "_number",
+        "_said",
+        "_sink",
+        "_worker",
+        "cancelling",
+        "pending",
+        "shutting_down",
+        "state",
+        "tags",
+        "unsaid",
+    )
 
-    def __init__(self, lease: Lease, worker: str, number: int, engine: Reporter, state: Any) -> None:
+    def __init__(
+        self, lease: Lease, worker: str, number: int, engine: Reporter, state: Any, sink: Sink | None = None
+    ) -> None:
         self._lease = lease
         self._worker = worker
         self._number = number
         self._engine = engine
+        self._sink = sink
+        self._said = 0.0  #: when progress was last passed on
+        self.unsaid = ""  #: progress that is to be
+        self.pending: Any = None  #: lines that it wrote, for whoever keeps them
         self.tags: tuple[str, ...] = ()
         self.state = state  #: what the app's lifespan gave
         self.cancelling = False  #: somebody asked for it to be cancelled
@@ -36,6 +68,11 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} of {self.task}, attempt {self.attempt}>"
+
+    @property
+    def claim(self) -> tuple[str, str, int]:
+        """What names this attempt: worker, job, call number."""
+        return self._worker, self.id, self._number
 
     @property
     def lease(self) -> Lease:
@@ -68,14 +105,42 @@ class JobContext:
         """Grows with every start of any job of the app; a resource may refuse an older one."""
         return self._lease.found.fence
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """By name, as plain data; for those who take jobs by hand. A task has its own, converted."""
+        found: dict[str, Any] = decode_any(bytes(open_envelope(self._lease.payload).args))
+        return found
+
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far it has come; StaleLease if the job is no longer this attempt's."""
-        self._judge(await self._engine.progress(self._worker, self.id, self._number, _shown(done, total, message)))
+        """Say how far it has come; StaleLease if the job is no longer this attempt's.
+
+        It is passed on at most four times a second: the first at once, of those after it the last.
+        """
+        if self._is_due(_shown(done, total, message)):
+            self._judge(await self._engine.progress(*self.claim, self._taken()))
 
     def progress_sync(self, done: float, total: float | None = None, message: str = "") -> None:
         """The same from a `def` task."""
-        text = _shown(done, total, message)
-        self._judge(self._engine.progress(self._worker, self.id, self._number, text).sync())
+        if self._is_due(_shown(done, total, message)):
+            self._judge(self._engine.progress(*self.claim, self._taken()).sync())
+
+    async def flush(self) -> None:
+        """Pass on what is still unsaid; nobody is told if that is too late."""
+        if self.unsaid:
+            with suppress(PenstockError):
+                self._judge(await self._engine.progress(*self.claim, self._taken()))
+
+    def _is_due(self, text: str) -> bool:
+        """Whether it is to be said now; later, somebody will remind it."""
+        waited, reminded = time.monotonic() - self._said, bool(self.unsaid)
+        self.unsaid = text
+        if waited < PACE and not reminded and self._sink is not None:
+            self._sink.remind(self, PACE - waited)
+        return waited >= PACE
+
+    def _taken(self) -> str:
+        self._said, text, self.unsaid = time.monotonic(), self.unsaid, ""
+        return text
 
     async def report(self, text: str) -> str:
         """Pass on the progress that a process of this job made: ok, cancelling or stale."""
@@ -84,8 +149,17 @@ class JobContext:
         return word
 
     def log(self, text: str) -> None:
-        """A line about this job, through `logging`."""
-        log.info("%s", text, extra={"job": self.id, "task": self.task, "attempt": self.attempt})
+        """A line about this job: kept with it, and passed on to `logging`."""
+        told: dict[str, Any] = {"job": self.id, "task": self.task, "attempt": self.attempt}
+        if self._sink is not None:
+            self._sink.line(self, "info", str(text))
+            told["kept"] = True
+        log.info("%s", text, extra=told)
+
+    def keep(self, level: str, text: str) -> None:
+        """A line that was logged while it ran."""
+        if self._sink is not None:
+            self._sink.line(self, level, text)
 
     def _judge(self, word: str) -> None:
         if word == "stale":
@@ -101,8 +175,17 @@ def current_job() -> JobContext:
         raise PenstockError("current_job() was called outside of a running job") from None
 
 
+def context_or_none() -> JobContext | None:
+    """The job that is running here, if one is."""
+    return _current.get(None)
+
+
 def enter(context: JobContext) -> "contextvars.Token[JobContext]":
     return _current.set(context)
+
+
+def leave(token: "contextvars.Token[JobContext]") -> None:
+    _current.reset(token)
 
 
 def _shown(done: float, total: float | None, message: str) -> str:

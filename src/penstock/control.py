@@ -1,7 +1,6 @@
-"""Steering what runs while it runs: lanes and queues by their names."""
+"""Steering what runs while it runs: lanes and tasks by their names."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from penstock.engine.lane_views import LaneStatus, LaneViews
 from penstock.errors import BadOption
@@ -51,62 +50,6 @@ class LaneControl:
 
     def status_sync(self) -> LaneStatus:
         return LaneViews(self._hub().engine.link).one_sync(self._stored)
-
-
-class QueueStatus(NamedTuple):
-    """A queue at one moment."""
-
-    name: str
-    paused: bool
-    limit: int | None
-    counts: dict[str, int]  #: state → how many jobs
-
-
-class QueueControl:
-    """A queue on a live system."""
-
-    def __init__(self, hub: Callable[[], Hub], name: str) -> None:
-        self._hub = hub
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<queue {self.name}>"
-
-    async def set(self, *, limit: int) -> None:
-        """At most so many of its jobs run at once."""
-        await self._hub().engine.cap(self.name, check_limit(limit))
-
-    def set_sync(self, *, limit: int) -> None:
-        self._hub().engine.cap(self.name, check_limit(limit)).sync()
-
-    async def reset(self) -> None:
-        """As many as there are workers for."""
-        await self._hub().engine.cap(self.name, -1)
-
-    def reset_sync(self) -> None:
-        self._hub().engine.cap(self.name, -1).sync()
-
-    async def pause(self) -> None:
-        """No more of its jobs are started; those that run go on."""
-        await self._hub().engine.pause(self.name)
-
-    def pause_sync(self) -> None:
-        self._hub().engine.pause(self.name).sync()
-
-    async def resume(self) -> None:
-        await self._hub().engine.resume(self.name)
-
-    def resume_sync(self) -> None:
-        self._hub().engine.resume(self.name).sync()
-
-    async def status(self) -> QueueStatus:
-        views = self._hub().views
-        settings, counts = await views.queue_settings(), await views.counts()
-        paused, limit = settings.get(self.name, (False, None))
-        return QueueStatus(self.name, paused, limit, counts.get(self.name, {}))
-
-    def status_sync(self) -> QueueStatus:
-        return self._hub().run(self.status())
 
 
 def check_limit(value: object) -> int:

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 from penstock.codec import shown_arguments, tags_of
 from penstock.context import running_on_loop
 from penstock.engine.answers import Watched
-from penstock.engine.views import Record
+from penstock.engine.views import LogLine, Record
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
+from penstock.events import JobEvents, Since
 from penstock.hub import Hub
 from penstock.job import FINISHED, Attempt, Header, State
 from penstock.times import Duration, instant, milliseconds
@@ -139,10 +140,10 @@ class Job(Generic[R_co]):
 
     async def retry(self) -> None:
         """Run a dead or cancelled job again, with a fresh budget."""
-        self._revived((await self._hub.engine.revive([self.id]))[0])
+        revived((await self._hub.engine.revive([self.id]))[0], self.id)
 
     def retry_sync(self) -> None:
-        self._revived(self._hub.engine.revive([self.id]).sync()[0])
+        revived(self._hub.engine.revive([self.id]).sync()[0], self.id)
 
     async def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> None:
         """Another time for a job that is scheduled or waits in line; in the past, it is ready now."""
@@ -167,29 +168,32 @@ class Job(Generic[R_co]):
             raise PenstockError("explain_sync() would block this event loop: await explain()")
         return self._hub.run(self._hub.views.explain(self.id))
 
+    async def log(self) -> list[LogLine]:
+        """The last lines that its attempts wrote: by `current_job().log(text)`, or logged while they ran."""
+        return (await self._hub.views.log(self.id)).lines
+
+    def log_sync(self) -> list[LogLine]:
+        return self._hub.run(self.log())
+
+    def events(self, since: Since = None) -> JobEvents:
+        """What happened to it and happens, as it happens, until it has ended: an async iterator."""
+        return JobEvents(self._hub.engine, self.id, since)
+
     def _cancelled(self, word: str) -> str:
         if word == "missing":
-            raise _missing(self.id)
+            raise missing(self.id)
         return word
 
     def _rescheduled(self, word: str) -> None:
         if word == "missing":
-            raise _missing(self.id)
+            raise missing(self.id)
         if word != "ok":
             raise PenstockError(f"job {self.id} is {word}: only one that is scheduled or ready can be rescheduled")
-
-    def _revived(self, word: str) -> None:
-        if word == "missing":
-            raise _missing(self.id)
-        if word == "taken":
-            raise PenstockError(f"job {self.id} cannot run again: another unfinished job has its unique key")
-        if word != "ok":
-            raise PenstockError(f"job {self.id} is {word}: only a dead or cancelled job can be run again")
 
     def _outcome(self, watched: Watched) -> R_co:
         header = watched.header
         if header is None:
-            raise _missing(self.id)
+            raise missing(self.id)
         match header.state:
             case "done" if header.result == 2 or (header.compact and header.result):
                 raise ResultExpired(f"job {self.id} is done, but its result is no longer kept (keep_result)")
@@ -207,7 +211,17 @@ def _due(delay: Duration | None, at: datetime | None) -> int:
     return instant(at) if at is not None else milliseconds(delay or 0, "delay")
 
 
-def _missing(job_id: str) -> JobNotFound:
+def revived(word: str, job_id: str) -> None:
+    """What the engine said to running a job again, as an error if it could not be."""
+    if word == "missing":
+        raise missing(job_id)
+    if word == "taken":
+        raise PenstockError(f"job {job_id} cannot run again: another unfinished job has its unique key")
+    if word != "ok":
+        raise PenstockError(f"job {job_id} is {word}: only a dead or cancelled job can be run again")
+
+
+def missing(job_id: str) -> JobNotFound:
     return JobNotFound(
         f"no job {job_id!r} is known here: it was never enqueued, or finished long ago and was forgotten"
     )
@@ -224,7 +238,7 @@ def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
 def status_of(record: Record | None, job_id: str, redact: tuple[str, ...]) -> JobStatus:
     """What a record says; JobNotFound if there is none."""
     if record is None:
-        raise _missing(job_id)
+        raise missing(job_id)
     header = record.header
     return JobStatus(
         id=record.id,

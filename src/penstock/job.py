@@ -38,7 +38,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     expires: int = 0
     unique: str = ""
     keep: int = 3_600_000  #: how long the result is kept
-    size: int = 0  #: bytes of the payload, so that lease can bound its page before it reads them
+    size: int = 0  #: bytes of the payload, so that lease can bound its page before it reads them; -1: it was lost
     failures: int = 0
     crashes: int = 0
     lanes: list[str] = []  #: name, limit, rate, burst, kind and cost of each; a lock is only a name
@@ -64,6 +64,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     reason: str = ""  #: why it is dead, cancelled or put off
     progress: str = ""  #: JSON
     compact: int = 0  #: 1 for a tombstone: only identity and outcome are left
+    death: str = ""  #: fingerprint of the error that it died of; other dead jobs may have the same
     finish: int = 0  #: its finish number in its batch, while it is dead or cancelled and may yet run again
 
     @property

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from penstock.engine.answers import Placed
+from penstock.engine.answers import Placed, checked
 from penstock.engine.engine import PAGE, Engine, NewJob
-from penstock.errors import BadArguments, PenstockError, Unavailable
+from penstock.errors import BadArguments, PenstockError, QueueFull, Unavailable
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Producer:
                 ahead.exception()
 
     async def _page(self, page: list[NewJob]) -> list[Placed]:
-        return await self._engine.enqueue(page)
+        return all_checked(await self._engine.enqueue(page), page)
 
 
 class _Line:
@@ -162,15 +162,23 @@ class _Line:
         except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
             _refuse(answers, PenstockError(f"the jobs could not be sent: {error!r}"))
         else:
-            for answer, found in zip(answers, placed, strict=True):
-                if not answer.done():
-                    answer.set_result(found)
+            for job, answer, found in zip(page, answers, placed, strict=True):
+                _answer(answer, found, job.header.queue)
 
 
 def _refuse(answers: "Sequence[asyncio.Future[Placed]]", error: PenstockError) -> None:
     for answer in answers:
         if not answer.done():
             answer.set_exception(type(error)(*error.args))  # one each: who raises it adds its traceback
+
+
+def _answer(answer: "asyncio.Future[Placed]", placed: Placed, queue: str) -> None:
+    try:
+        checked(placed, queue)
+    except QueueFull as error:
+        _refuse([answer], error)
+    if not answer.done():
+        answer.set_result(placed)
 
 
 class _Page:
@@ -188,6 +196,11 @@ class _Page:
         self.jobs.append(job)
         self._size += len(job.payload)
         return full
+
+
+def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
+    """The same; QueueFull if one of them was not taken."""
+    return [checked(found, job.header.queue) for found, job in zip(placed, page, strict=True)]
 
 
 async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:

@@ -27,6 +27,7 @@ class Settings:
     payload_limit: int = 2**20  #: bytes
     concurrency: int = 100  #: jobs that one worker process runs at once
     queues: tuple[str, ...] = ("*",)
+    job_log: str = "INFO"  #: from this level on, what is logged while a job runs is kept with it; OFF: only its log()
     lease: int = 30_000  #: life of a worker inside a program; it is renewed every third of it
 
 
@@ -124,6 +125,13 @@ def _queues(value: Any) -> tuple[str, ...]:
     return names
 
 
+def _level(value: Any) -> str:
+    if str(value).upper() not in _LEVELS:
+        raise ValueError(f"use one of {', '.join(_LEVELS)}")
+    return str(value).upper()
+
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF")
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "app": str,
     "url": str,
@@ -132,4 +140,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "concurrency": _number,
     "queues": _queues,
     "lease": _duration,
+    "job_log": _level,
 }

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.backoff import pack
 from penstock.codec import Envelope, Signature, check_size, encode
-from penstock.engine.answers import Watched
+from penstock.engine.answers import Watched, checked
 from penstock.engine.engine import NewJob
 from penstock.errors import BadOption
 from penstock.handle import Job
@@ -111,7 +111,8 @@ class Task(Generic[P, R, T]):
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The same from blocking code, also after a fork."""
-        (placed,) = self._hub().engine.enqueue([self.call(*args, **kwargs).job]).sync()
+        call = self.call(*args, **kwargs)
+        placed = checked(self._hub().engine.enqueue([call.job]).sync()[0], call.job.header.queue)
         return self.job(placed.id, created=placed.word == "created")
 
     async def get_job(self, job_id: str) -> Job[R]:
@@ -136,6 +137,19 @@ class Task(Generic[P, R, T]):
         envelope = self._envelope(b"\x81" + encode(parameter) + gap)
         before, _, after = encode(msgspec.structs.replace(envelope, status=parameter)).partition(gap)
         return before, after
+
+    async def pause(self) -> None:
+        """Have none of its jobs started, in any queue, until it is resumed; those that run go on."""
+        await self._hub().engine.tune(f"task:{self.name}", paused=True)
+
+    def pause_sync(self) -> None:
+        self._hub().engine.tune(f"task:{self.name}", paused=True).sync()
+
+    async def resume(self) -> None:
+        await self._hub().engine.tune(f"task:{self.name}", paused=False)
+
+    def resume_sync(self) -> None:
+        self._hub().engine.tune(f"task:{self.name}", paused=False).sync()
 
     def _header(self) -> Header:
         """What all jobs with these options have in common."""

@@ -18,6 +18,7 @@ NAMES = {
     "time": {"Schedule", "ScheduleStatus", "Tick"},
     "lanes": {"Lane"},
     "batches": {"Batch", "BatchStatus"},
+    "watching": {"Event"},
     "workers": {"Worker"},
     "errors": {
         "PenstockError",

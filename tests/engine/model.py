@@ -12,12 +12,15 @@ from msgspec.structs import replace
 
 from penstock.engine.engine import CRASHES
 from penstock.engine.keys import SEPARATOR
+from penstock.fingerprint import fingerprint
 from penstock.job import DELAY_BELOW, Attempt, Header, State
 from penstock.schedule import Spec, Standing, Ticks, job_of
 
 WAITING: tuple[State, ...] = ("scheduled", "ready")
 ZEROS = ("failures", "crashes", "starts", "releases", "expires")
-FRESH: dict[str, Any] = dict.fromkeys(ZEROS, 0) | dict.fromkeys(("reason", "progress", "last"), "")  #: when revived
+FRESH: dict[str, Any] = dict.fromkeys(ZEROS, 0) | dict.fromkeys(
+    ("reason", "progress", "last", "death"), ""
+)  #: when revived
 
 
 class Model:
@@ -27,6 +30,7 @@ class Model:
         self.payloads: dict[str, bytes] = {}
         self.results: dict[str, bytes] = {}
         self.attempts: dict[str, list[Attempt]] = {}
+        self.logs: dict[str, list[Any]] = {}  #: attempts and how many lines they sent, how many are gone, the others
         self.workers: dict[str, int] = {}  #: alive until
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.retired: dict[str, int] = {}  #: since when
@@ -152,7 +156,7 @@ class Model:
                 self._wait(verb, job_id, reason, due=self.now + delay, failures=h.failures + 1, reason=reason)
             case "bury", reason, error:
                 self._remember(verb, job_id, error)
-                self._put(verb, job_id, "dead", reason, failures=h.failures + 1)
+                self._put(verb, job_id, "dead", reason, failures=h.failures + 1, death=fingerprint(error, reason))
             case "crash", cause:
                 self._crash(verb, job_id, CRASHES, cause)
             case "snooze", delay, reason:
@@ -167,6 +171,19 @@ class Model:
         self.jobs[job_id] = replace(h, progress=progress)
         self._tell("progress", job_id, progress)
         return "cancelling" if h.cancelling else "ok"
+
+    def log(self, worker: str, job_id: str, number: int, before: int, lines: list[Any]) -> str:
+        h, claim = self.jobs.get(job_id), f"{worker}{SEPARATOR}{number}"
+        if h is None or h.compact:
+            return "stale"
+        sent, gone, kept = self.logs.get(job_id, [[], 0, []])
+        counts = dict(zip(sent[::2], sent[1::2], strict=True))
+        known = counts.get(claim, before)
+        counts[claim] = max(known, before + len(lines))
+        sent = [value for row in list(counts.items())[-4:] for value in row]
+        self.logs[job_id] = [sent, gone, kept + lines[max(known - before, 0) :]]
+        self._tell("log", job_id)
+        return "ok"
 
     # Workers' lives
 
@@ -227,7 +244,7 @@ class Model:
         crashes = self.jobs[job_id].crashes + 1
         if crashes < budget:
             return self._move(verb, job_id, "ready", "crash", crashes=crashes)
-        return self._put(verb, job_id, "dead", "crash_loop", crashes=crashes)
+        return self._put(verb, job_id, "dead", "crash_loop", crashes=crashes, death="crash_loop")
 
     # Ending otherwise, and steering
 
@@ -251,14 +268,34 @@ class Model:
         pages = gone, _old(finished, self.now, most_finished, limit), _old(dead, self.now - dead_life, most_dead, limit)
         self.jobs = {job_id: h for job_id, h in self.jobs.items() if job_id not in gone}
         for job_id in pages[1] + pages[2]:
-            self.jobs[job_id] = replace(self.jobs[job_id], compact=1, unique="", progress="")
-            for contents in (self.payloads, self.results, self.attempts):
-                contents.pop(job_id, None)
-            self._tell("prune", job_id)
+            self._entomb("prune", job_id)
         retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
         for _, worker in retired[:limit]:
             del self.retired[worker]
         return sum(map(len, pages)), int(limit in map(len, pages))
+
+    def discard(self, job_id: str) -> str:
+        h = self.jobs.get(job_id)
+        if h is None or h.state in {*WAITING, "running"}:
+            return h.state if h else "missing"
+        if not h.compact:
+            self._entomb("discard", job_id)
+        return "ok"
+
+    def _entomb(self, verb: str, job_id: str) -> None:
+        self.jobs[job_id] = replace(self.jobs[job_id], compact=1, unique="", progress="", death="")
+        for contents in (self.payloads, self.results, self.attempts, self.logs):
+            contents.pop(job_id, None)
+        self._tell(verb, job_id)
+
+    def transfer(self, job_id: str, queue: str) -> str:
+        h = self.jobs.get(job_id)
+        if h is None or h.state not in WAITING:
+            return h.state if h else "missing"
+        if h.queue != queue:
+            self.paused.setdefault(queue, False)
+            self._move("transfer", job_id, h.state, queue=queue)
+        return "ok"
 
     def pause(self, queue: str) -> str:
         return self._steer("pause", queue, paused=True) or "paused"

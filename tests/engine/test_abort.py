@@ -278,6 +278,29 @@ async def before_reschedule(engine: Engine, clock: Clock) -> Call[Any]:
     return engine.reschedule(["a", "b", "c", "missing"], 1_000)
 
 
+@scenario
+async def before_transfer(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await enqueue(engine, new_job("later", due=5_000, expires=60_000, unique="l"), new_job("plain"))
+    return engine.transfer(["after0", "after1", "after2", "later", "plain", "a", "missing"], "elsewhere")
+
+
+@scenario
+async def before_discard(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.cancel(["after0"])
+    return engine.discard(["a", "b", "after0", "after1", "missing"])
+
+
+@scenario
+async def before_log(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    lines = [[clock(), 1, "info", "hello"]]
+    await engine.log(worker.name, [(*held[0], 0, lines)])
+    return engine.log(worker.name, [(*held[0], 0, lines * 2), (*held[1], 0, lines), ("missing", 1, 0, lines)])
+
+
 async def _scheduled(engine: Engine, clock: Clock) -> Spec:
     """A schedule of the code and one that is due, with a tick that waits for the one before it."""
     await (await TestWorker(engine, "worker").register()).lease()

@@ -1,8 +1,8 @@
-"""cap: at most so many jobs of a queue run at once."""
+"""cap: at most so many jobs of a queue run at once, or wait in it."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.views import Views
-from tests.engine.factories import TestWorker, enqueue, happened, new_job
+from tests.engine.factories import TestWorker, enqueue, happened, new_job, states
 
 
 async def test_no_more_start_than_the_limit_allows_and_an_end_makes_room(engine: Engine) -> None:
@@ -40,13 +40,13 @@ async def test_it_is_raised_lowered_and_lifted_on_a_live_queue(engine: Engine) -
 async def test_pausing_and_the_limit_do_not_forget_each_other(engine: Engine) -> None:
     await engine.cap("default", 4)
     await engine.pause("default")
-    assert (await Views(engine).queue_settings())["default"] == (True, 4)
+    assert (await Views(engine).queue_settings())["default"] == (True, 4, None)
     await engine.cap("default", 5)
-    assert (await Views(engine).queue_settings())["default"] == (True, 5)
+    assert (await Views(engine).queue_settings())["default"] == (True, 5, None)
     await engine.resume("default")
-    assert (await Views(engine).queue_settings())["default"] == (False, 5)
+    assert (await Views(engine).queue_settings())["default"] == (False, 5, None)
     await engine.cap("default", -1)
-    assert (await Views(engine).queue_settings())["default"] == (False, None)
+    assert (await Views(engine).queue_settings())["default"] == (False, None, None)
 
 
 async def test_it_is_one_entry_in_the_stream_of_events(engine: Engine) -> None:
@@ -59,3 +59,40 @@ async def test_a_limit_of_none_lets_nothing_start(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     await engine.cap("default", 0)
     assert await worker.lease(9) == []
+
+
+# How many may wait
+
+
+async def test_a_full_queue_takes_no_more_and_one_that_starts_makes_room(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await engine.cap("default", most=2)
+    jobs = [new_job("a"), new_job("b", due=1_000), new_job("c"), new_job("other", queue="other")]
+    placed = await engine.enqueue(jobs)
+    assert [one.word for one in placed] == ["created", "created", "full", "created"]
+    assert "c" not in await states(engine)
+    await worker.lease(1)
+    assert [one.word for one in await engine.enqueue([new_job("c"), new_job("d")])] == ["created", "full"]
+
+
+async def test_a_job_that_is_there_already_is_recognised_in_a_full_queue(engine: Engine) -> None:
+    await enqueue(engine, new_job("a"), new_job("b", unique="u"))
+    await engine.cap("default", most=1)
+    assert [one.word for one in await engine.enqueue([new_job("a"), new_job("x", unique="u")])] == ["created", "unique"]
+
+
+async def test_all_settings_of_a_queue_live_side_by_side(engine: Engine) -> None:
+    await engine.cap("default", most=7)
+    await engine.pause("default")
+    await engine.cap("default", 3)
+    assert (await Views(engine).queue_settings())["default"] == (True, 3, 7)
+    await engine.resume("default")
+    await engine.cap("default", most=8)
+    assert (await Views(engine).queue_settings())["default"] == (False, 3, 8)
+    await engine.cap("default", -1)
+    assert (await Views(engine).queue_settings())["default"] == (False, None, 8)
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a"), new_job("b"))
+    assert len(await worker.lease(9)) == 2
+    await engine.cap("default", most=-1)
+    assert (await Views(engine).queue_settings())["default"] == (False, None, None)

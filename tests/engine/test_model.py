@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,9 +29,9 @@ SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
 SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ERROR = '{"type": "Error"}'
 
-HASHES = ("meta", "jobs", "payloads", "results", "attempts", "unique", "queues", "calls", "counts", "crons")
+HASHES = ("meta", "jobs", "payloads", "results", "attempts", "logs", "unique", "queues", "calls", "counts", "crons")
 INDEXES = ("ready", "leases", "scheduled", "finished", "dead", "tombs")
-ZSETS = (*INDEXES, "cancels", "timers", "workers", "retired", "ticks")
+ZSETS = (*INDEXES, "deaths", "cancels", "timers", "workers", "retired", "ticks")
 READ = f"""
 local found = {{}}
 for i = 1, {len(HASHES)} do found[i] = redis.call('HGETALL', KEYS[i]) end
@@ -49,6 +50,7 @@ OFTEN = {
     *("complete: stale", "retry: stale", "bury: stale", "release: stale", "snooze: stale", "progress: stale"),
     *("promote: some", "expire: some", "prune: some", "reap_worker: some", "pause: ok", "renew: unknown"),
     *("set_cron: made", "tick: ok", "tick: jobs", "run_cron: made", "reschedule: ok", "reschedule: missing"),
+    *("discard: ok", "discard: missing", "transfer: ok", "transfer: missing", "log: ok", "log: stale"),
     *("cancel: cancelled", "cancel: cancelling", "cancel: missing", "revive: ok", "revive: ready", "revive: missing"),
 }
 
@@ -75,6 +77,7 @@ def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
         "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "grace", "seen")},
         "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
+        "logs": {job_id: msgspec.msgpack.decode(raw) for job_id, raw in found["logs"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},
         "queues": {name: value == b"paused" for name, value in found["queues"].items()},
         "calls": {worker: [int(one) for one in numbers.split()] for worker, numbers in found["calls"].items()},
@@ -110,6 +113,8 @@ def expected(model: Model) -> dict[str, Any]:
         "payloads": model.payloads,
         "results": model.results,
         "attempts": model.attempts,
+        "logs": model.logs,
+        "deaths": {f"{h.death}{SEPARATOR}{h.since:014d}{SEPARATOR}{one}": 0 for one, h in model.among("dead").items()},
         "queues": model.paused,
         "workers": model.workers,
         "retired": model.retired,
@@ -126,14 +131,15 @@ def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any])
     match verb:
         case "enqueue":
             return [model.enqueue(*job) for job in args[0]]
-        case "cancel" | "revive" | "reschedule":
+        case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
             return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
         case "register":
             return model.register(*args[:2])
         case "reap_worker":
             return model.reap(args[2], *args[:2], **options)
-        case _ if verb in SETTLES:
-            return [model.settle(verb, args[0], *row) for row in args[1]]
+        case _ if verb in {*SETTLES, "log"}:
+            call = model.log if verb == "log" else partial(model.settle, verb)
+            return [call(args[0], *row) for row in args[1]]
         case _:
             return getattr(model, verb)(*args, **options)
 
@@ -262,6 +268,14 @@ class Machine(RuleBasedStateMachine):
     def revive(self, picks: list[int], ended: bool) -> None:
         self.send("revive", _pick(picks, self.model.among("dead", "cancelled") if ended else ()) or ["missing"])
 
+    @step(2, picks=some, ended=st.booleans())
+    def discard(self, picks: list[int], ended: bool) -> None:
+        self.send("discard", _pick(picks[:2], self.model.among("dead", "cancelled", "done") if ended else ()))
+
+    @step(2, picks=some, waiting=st.booleans(), queue=one_of(*QUEUES))
+    def transfer(self, picks: list[int], waiting: bool, queue: str) -> None:
+        self.send("transfer", _pick(picks, self.model.among(*WAITING) if waiting else ()), queue)
+
     @step(2, picks=some, waiting=st.booleans(), due=one_of(0, 1, 5_000, START + LIFE))
     def reschedule(self, picks: list[int], waiting: bool, due: int) -> None:
         self.send("reschedule", _pick(picks, self.model.among(*WAITING) if waiting else ()), due)
@@ -338,6 +352,13 @@ class Machine(RuleBasedStateMachine):
     def progress(self, who: int, picks: list[tuple[str, int]], text: str) -> None:
         worker = self._someone(who)
         self.send("progress", worker, *self._attempts(worker, picks)[0], text)
+
+    @step(2, who=numbers, picks=attempts, before=st.integers(0, 2), lines=st.integers(1, 2))
+    def log(self, who: int, picks: list[tuple[str, int]], before: int, lines: int) -> None:
+        worker = self._someone(who)
+        told = [[START, 1, "info", f"line {before + n}"] for n in range(lines)]
+        held = dict(self._attempts(worker, picks)[:2]).items()
+        self.send("log", worker, [(job_id, number, before, told) for job_id, number in held])
 
     def _someone(self, who: int) -> str:
         """A worker that holds jobs, one that once did, or any."""

@@ -2,11 +2,12 @@
 
 import pytest
 
-from penstock.engine.engine import PAGE, Engine
+from penstock.engine.engine import PAGE, Edit, Engine
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import (
+    HOLD,
     LIFE,
     TestWorker,
     dump,
@@ -137,3 +138,32 @@ async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
         assert await mailbox.letters() == ["work"]
     assert (await happened(engine))[2:] == [("revive", "a", "")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "cancelled": 0}}
+
+
+async def test_it_may_run_again_with_other_arguments_and_what_follows_from_them(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a", unique="old", lanes=["lock:old"]))
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    assert await engine.revive(["a"], {"a": Edit(b"other", ["lock:new"], "new")}) == ["ok"]
+    header = await header_of(engine, "a")
+    assert (header.lanes, header.unique, header.size, header.state) == (["lock:new"], "new", 5, "ready")
+    assert [one.payload for one in await worker.lease()] == [b"other"]
+
+
+async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_they_were(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a", unique="u", lanes=[HOLD]), new_job("b", lanes=[HOLD]))
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    assert await engine.revive(["a"], {"a": Edit(b"other")}) == ["ok"]
+    assert [(one.id, one.payload) for one in await worker.lease(9)] == [("a", b"other")]
+
+
+async def test_a_turn_that_it_held_is_given_up_with_its_lane(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a", lanes=[HOLD]), new_job("b", lanes=[HOLD]))
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    await engine.revive(["a"], {"a": Edit(b"other", [])})
+    assert {one.id for one in await worker.lease(9)} == {"a", "b"}

@@ -1,7 +1,21 @@
 """tune: what a lane allows is set by hand, or again as the code says. What waits is shown if there is room."""
 
+from penstock.engine.answers import Lease
+from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from tests.engine.factories import TestWorker, enqueue, happened, lane, listening, new_job, raw, states
+from penstock.engine.mend import reconcile
+from tests.engine.factories import (
+    ORDERED,
+    TestWorker,
+    enqueue,
+    happened,
+    header_of,
+    lane,
+    listening,
+    new_job,
+    raw,
+    states,
+)
 
 FEW = lane("few", 2)
 
@@ -97,3 +111,62 @@ async def test_what_nobody_uses_can_be_set_beforehand_and_leaves_nothing_after_a
     client = await raw(engine)
     for name in ("limits", "lanes"):
         assert await client.hkeys(engine.keys(name)) == [b""]
+
+
+# The lane of a task
+
+
+async def test_a_paused_task_holds_its_jobs_and_no_others(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await engine.tune("task:tasks:run", paused=True)
+    await enqueue(engine, *(new_job(f"job{n}") for n in range(12)), new_job("other", task="tasks:other"))
+    leased: list[Lease] = []
+    number = 0
+    while number < 20 and not leased:
+        number += 1
+        leased = await worker.lease(4)
+    assert [one.id for one in leased] == ["other"]
+    assert await worker.lease(99) == []
+    assert set((await states(engine)).values()) == {"held", "running"}
+
+
+async def test_its_jobs_go_on_in_their_order_when_it_does(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await engine.tune("task:tasks:run", paused=True)
+    await enqueue(engine, *(new_job(f"job{n:02}") for n in range(12)), new_job("locked", lanes=["lock:t", ORDERED]))
+    assert await worker.lease(99) == []
+    await engine.tune("task:tasks:run", paused=False)
+    found: list[str] = []
+    while leases := await worker.lease(99):
+        found += [one.id for one in leases]
+    assert found == [*(f"job{n:02}" for n in range(12)), "locked"]
+
+
+async def test_a_task_is_paused_again_while_its_jobs_have_the_lane_already(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a"), new_job("b"))
+    for _ in range(3):
+        await engine.tune("task:tasks:run", paused=True)
+        assert await worker.lease(9) == []
+        await engine.tune("task:tasks:run", paused=False)
+    assert len(await worker.lease(9)) == 2
+    assert (await header_of(engine, "a")).lanes == ["task:tasks:run\x1f\x1f\x1f\x1f\x1f1"]
+
+
+async def test_lost_limits_do_not_keep_a_task_halted(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await engine.tune("task:tasks:run", paused=True)
+    await enqueue(engine, new_job("a"))
+    await (await raw(engine)).delete(engine.keys("limits"))
+    assert [one.id for one in await worker.lease()] == ["a"]
+    await reconcile(engine)
+
+
+async def test_what_lease_goes_by_is_rebuilt(engine: Engine) -> None:
+    await engine.tune("task:tasks:run", paused=True)
+    await (await raw(engine)).hdel(engine.keys("meta"), "halted")
+    assert [finding.rule for finding in await audit(engine)] == ["halted"]
+    await reconcile(engine)
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a"))
+    assert await worker.lease() == []

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Penstock, Snooze
-from penstock.engine.gauges import Sum
+from penstock.engine.sums import Sum
 from penstock.http.totals import Totals
 from tests.api.looks import eventually
 from tests.http.harness import serving

@@ -34,7 +34,7 @@ def ls(target: Target, printer: Printer, *, verbose: bool) -> None:
 
     One that is orphaned was in the code, but in no live worker's any more: it makes no jobs.
     """
-    found = run(target.open_hub(), _all)
+    found, workers = run(target.open_hub(), _all)
     if printer.is_json:
         printer.listing([_row(one) for one in found], ())
         return
@@ -43,6 +43,8 @@ def ls(target: Target, printer: Printer, *, verbose: bool) -> None:
         return
     columns = ("schedule", "state", "task", "when", "next", "made", "skipped", "last")
     print_table(columns, [_line(one) for one in found])
+    if not workers:
+        click.echo("no live workers: nobody makes these jobs until one is started (penstock worker)", err=True)
     if verbose:
         for one in found:
             _print_details(one)
@@ -107,9 +109,11 @@ def _each(
     printer.answers(run(target.open_hub(), work), show)
 
 
-async def _all(hub: Hub) -> list[ScheduleStatus]:
+async def _all(hub: Hub) -> tuple[list[ScheduleStatus], int]:
+    """All schedules, and how many live workers there are to run them."""
     now = await hub.views.now()
-    return sorted([status_of(one, now) async for one in hub.views.crons()], key=lambda one: one.id)
+    found = sorted([status_of(one, now) async for one in hub.views.crons()], key=lambda one: one.id)
+    return found, len(await hub.views.workers())
 
 
 def _row(one: ScheduleStatus) -> Row:

@@ -1,34 +1,48 @@
-"""`penstock doctor`: settings, server, and an audit of what is stored."""
+"""`penstock doctor`: settings, server, and an audit of what is stored; each finding with what to do."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from penstock.cli.exits import Exit
+from penstock.cli.filters import confirm, yes
 from penstock.cli.helps import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
-from penstock.engine.audit import Finding, audit
+from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
 from penstock.hub import Hub
 
-_TRIES = 3
-_COUNTED = ("counts", "conservation")  #: rules that need a moment in which nothing moves
+_MOST = 50  #: findings that a table shows
 
 
 @click.command(
     epilog=examples(
         "penstock doctor",
+        "penstock doctor --fix --yes",
         "penstock doctor --namespace shop -o json || alert",
     )
 )
+@click.option("--fix", "mend", is_flag=True, help="Rebuild from the jobs' headers what can be rebuilt.")
+@yes
 @targeted
-def doctor(target: Target, printer: Printer) -> None:
-    """Check settings, server and every invariant of what is stored.
+def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
+    """Check settings, server, who runs what, and every invariant of what is stored.
 
-    It reads all jobs and changes nothing. Exit code 8 if something is wrong.
+    It reads all jobs, in pages, also while they run, and changes nothing without --fix. Exit code 8 if something is
+    wrong; advice alone is no fault.
     """
-    report = run(target.open_hub(), _examine)
+    hub, app = target.open()
+    tasks = frozenset(app.tasks) if app else frozenset[str]()
+    report = run(hub, lambda found: _report(found, tasks))
+    if mend and any(finding["fixable"] for finding in report["findings"]):
+        if not printer.is_json:
+            _print(report)
+        number = sum(finding["fixable"] for finding in report["findings"])
+        confirm(f"{number} findings can be mended. Go on?", sure=yes)
+        report = run(hub, lambda found: _fix(found, tasks))
     if printer.is_json:
         print_json(report)
     else:
@@ -37,46 +51,60 @@ def doctor(target: Target, printer: Printer) -> None:
         click.get_current_context().exit(Exit.UNHEALTHY)
 
 
-async def _examine(hub: Hub) -> dict[str, Any]:
-    client: Any = await hub.endpoint.client()
-    info = await client.info("server")
-    findings, still = await _audit(hub)
-    counts = await hub.views.counts()
+async def _report(hub: Hub, tasks: frozenset[str]) -> dict[str, Any]:
+    return await _described(hub, await examine(hub.engine, tasks), ())
+
+
+async def _fix(hub: Hub, tasks: frozenset[str]) -> dict[str, Any]:
+    before = await examine(hub.engine, tasks)
+    await fix(hub.engine)
+    after = await examine(hub.engine, tasks)
+    return await _described(hub, after, mended(before, after))
+
+
+async def _described(hub: Hub, made: Examination, fixed: Sequence[Finding]) -> dict[str, Any]:
+    readable = not any(finding.rule in {"schema", "kind"} for finding in made.findings)
+    counts = await hub.views.counts() if readable else {}
     return {
-        "healthy": not findings,
+        "healthy": made.healthy,
         "namespace": hub.engine.keys.namespace,
-        "server": f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}",
+        "server": made.server.get("name", ""),
+        "settings": {name: value for name, value in made.server.items() if name != "name"},
         "jobs": sum(number for states in counts.values() for number in states.values()),
-        "workers": len(await hub.views.workers()),
-        "counts_checked": still,
-        "findings": [finding._asdict() for finding in findings],
+        "workers": len(await hub.views.workers()) if readable else 0,
+        "counts_checked": made.still,
+        "findings": [asdict(finding) for finding in made.findings],
+        "fixed": [asdict(finding) for finding in fixed],
     }
 
 
-async def _audit(hub: Hub) -> tuple[list[Finding], bool]:
-    """What is wrong, and whether nothing moved meanwhile.
-
-    An audit reads in pages. On a busy system jobs move between them, and a finding counts only if it stays; totals can
-    be compared only in a quiet moment.
-    """
-    lasting: dict[tuple[str, str], Finding] | None = None
-    for _ in range(_TRIES):
-        before = await hub.views.last_event()
-        found = {finding[:2]: finding for finding in await audit(hub.engine)}
-        if not found or await hub.views.last_event() == before:
-            return list(found.values()), True
-        lasting = {key: found[key] for key in found if lasting is None or key in lasting}
-    return [finding for finding in (lasting or {}).values() if finding.rule not in _COUNTED], False
-
-
 def _print(report: dict[str, Any]) -> None:
-    fields = ("namespace", "server", "jobs", "workers")
-    findings = report["findings"]
-    verdict = f"{len(findings)} findings" if findings else "clean"
-    print_fields([*((name, report[name]) for name in fields), ("audit", verdict)])
+    wrong = [finding for finding in report["findings"] if finding["level"] == "wrong"]
+    advice = [finding for finding in report["findings"] if finding["level"] == "advice"]
+    settings = report["settings"]
+    fields = [
+        ("namespace", report["namespace"]),
+        ("server", f"{report['server']}, {settings.get('round_trip_ms', '?')} ms away"),
+        ("settings", f"AOF {'on' if settings.get('aof') else 'off'}, {settings.get('eviction')}"),
+        ("replicas", settings.get("replicas")),
+        ("jobs", report["jobs"]),
+        ("workers", report["workers"]),
+        ("audit", f"{len(wrong)} findings" if wrong else "clean"),
+    ]
+    print_fields(fields)
     if not report["counts_checked"]:
         click.echo("jobs were moving all the time: totals were not compared", err=True)
-    if findings:
-        click.echo()
-        print_table(("rule", "subject", "text"), [tuple(finding.values()) for finding in findings])
-        click.echo("\npenstock.engine.mend.reconcile rebuilds from the headers of the jobs what was lost", err=True)
+    _print_findings("mended", report["fixed"])
+    _print_findings("wrong", wrong)
+    _print_findings("advice", advice)
+
+
+def _print_findings(title: str, findings: list[dict[str, Any]]) -> None:
+    """What, where and what to do; of many the first."""
+    if not findings:
+        return
+    click.secho(f"\n{title}", bold=True)
+    columns = ("rule", "subject", "text", "todo")
+    print_table(columns, [[finding[name] for name in columns] for finding in findings[:_MOST]])
+    if len(findings) > _MOST:
+        click.echo(f"and {len(findings) - _MOST} more: -o json has all", err=True)

@@ -73,7 +73,7 @@ def enqueue(
     task has it.
     """
     app = target.open_app()
-    args, kwargs = _arguments(arguments)
+    args, kwargs = arguments_of(arguments)
     chosen = options | {"id": id_, "timeout": run_timeout, "unique": options["unique"] or unique_args or None}
     found = _find(app, task).using(**{name: value for name, value in chosen.items() if value not in (None, ())})
     call = found.call(*args, **kwargs)
@@ -93,17 +93,18 @@ def _find(app: Penstock, name: str) -> Task[..., Any, Any]:
     return app.find_task(short[0] if len(short) == 1 and name not in app.tasks else name)
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(text: str, hint: str = "JSON") -> tuple[list[Any], dict[str, Any]]:
+    """By position and by name, from an array or an object; - reads stdin."""
     try:
         found = msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text)
     except msgspec.DecodeError as error:
-        raise click.BadParameter(f"{error}: {text[:80]!r}", param_hint="JSON") from None
+        raise click.BadParameter(f"{error}: {text[:80]!r}", param_hint=hint) from None
     match found:
         case dict():
             return [], found
         case list():
             return found, {}
-    raise click.BadParameter('use an object, {"user": 7}, or an array, [7]', param_hint="JSON")
+    raise click.BadParameter('use an object, {"user": 7}, or an array, [7]', param_hint=hint)
 
 
 def _show(placed: Placed, printer: Printer) -> None:

@@ -1,4 +1,4 @@
-"""`penstock job`: single jobs by their ids."""
+"""`penstock job`: jobs by their ids or by filter."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,22 +10,93 @@ import msgspec
 
 from penstock.app import Penstock
 from penstock.cli.exits import Exit, code_of
+from penstock.cli.filters import dry_run, filtered, steer, yes
 from penstock.cli.helps import examples
+from penstock.cli.jobs import ended, list_jobs, print_log, refuse_mixture
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, clean, print_fields, print_table, span
 from penstock.cli.target import Target, run
 from penstock.codec import HIDDEN, decode_any
 from penstock.errors import PenstockError, Unavailable
-from penstock.handle import Job
+from penstock.handle import Job, missing
 from penstock.hub import Hub
+from penstock.options import queue_name
+from penstock.selection import Choice, choose
 
 
 @click.group
 def job() -> None:
-    """Look at single jobs, cancel them, run them again."""
+    """Look at jobs, cancel them, run them again; one, or all that a filter fits."""
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+_some = click.argument("ids", metavar="[ID...]", nargs=-1)
+
+
+@job.command(
+    epilog=examples(
+        "penstock job ls --queue mail --state dead",
+        "penstock job ls --error TimeoutError --newer-than 1h -o json | jq -r '.[].id'",
+    )
+)
+@filtered()
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="So many at most.")
+@click.option("--cursor", default="", help="Go on where another listing ended.")
+@targeted
+def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, cursor: str) -> None:
+    """List jobs: those that run first, then those that wait, then the dead and the finished."""
+    list_jobs(target, printer, choice or choose(), limit, cursor)
+
+
+@job.command(
+    epilog=examples(
+        "penstock job move --queue mail --tag big --to slow",
+        "penstock job move --task shop.tasks:send --to slow --dry-run",
+    )
+)
+@_some
+@filtered("group")
+@click.option("--to", required=True, metavar="QUEUE", help="The other queue.")
+@dry_run
+@targeted
+def move(
+    target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, to: str, *, dry_run: bool
+) -> None:
+    """Have jobs that wait do so in another queue, in the order in which they had come."""
+    refuse_mixture(ids, choice)
+    queue = queue_name(to)
+    if choice is not None:
+        steer(
+            target.open_hub(),
+            printer,
+            choice,
+            lambda found, told: found.move(queue, told),
+            "moved",
+            dry=dry_run,
+        )
+        return
+
+    async def work(hub: Hub, found: Job[Any]) -> Row:
+        (word,) = await hub.engine.transfer([found.id], queue)
+        if word == "missing":
+            raise missing(found.id)
+        if word != "ok":
+            raise PenstockError(f"job {found.id} is {word}: only one that waits can be moved")
+        return {"id": found.id, "state": (await found.status()).state, "queue": queue}
+
+    _each(target, printer, ids, lambda hub, _app, found: work(hub, found), _print_state)
+
+
+@job.command(epilog=examples("penstock job log mwifdmki26zjknijbs8c", "penstock job log mwifdmki26zjknijbs8c -f"))
+@click.argument("id_", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Print what it writes until it has ended.")
+@targeted
+def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
+    """Print the last lines that a job wrote: by current_job().log(), or logged while it ran.
+
+    With -f and -o json an object per line.
+    """
+    print_log(target, printer, id_, follow=follow)
 
 
 @job.command(
@@ -46,18 +117,43 @@ def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: b
 @job.command(
     epilog=examples(
         "penstock job cancel mwifdmki26zjknijbs8c",
+        "penstock job cancel --queue mail --older-than 1d --dry-run",
+        "penstock job cancel --queue mail --older-than 1d --yes",
     )
 )
-@_ids
+@_some
+@filtered("group")
+@dry_run
+@yes
 @targeted
-def cancel(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
+def cancel(
+    target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, *, dry_run: bool, yes: bool
+) -> None:
     """Cancel jobs; those that run are asked to stop.
 
-    Prints the state that each is in now; `cancelling` is one that still runs.
+    Prints the state that each is in now; `cancelling` is one that still runs. One that had ended already is an error
+    (exit code 1). With a filter all that fit are cancelled, counted first.
     """
+    refuse_mixture(ids, choice)
+    if choice is not None:
+        steer(
+            target.open_hub(),
+            printer,
+            choice,
+            lambda found, told: found.cancel(told=told),
+            "cancelled",
+            dry=dry_run,
+            question="Cancel them?",
+            sure=yes,
+        )
+        return
 
     async def work(found: Job[Any]) -> Row:
-        return {"id": found.id, "state": await found.cancel()}
+        before = await found.status()
+        state = await found.cancel()
+        if ended(state) or before.state == "cancelled":
+            raise PenstockError(f"job {found.id} was not cancelled: it had ended before, it is {state}")
+        return {"id": found.id, "state": state}
 
     _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
 
@@ -65,12 +161,20 @@ def cancel(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
 @job.command(
     epilog=examples(
         "penstock job retry mwifdmki26zjknijbs8c",
+        "penstock job retry --state dead --error TimeoutError --dry-run",
     )
 )
-@_ids
+@_some
+@filtered()
+@dry_run
 @targeted
-def retry(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
+def retry(target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, *, dry_run: bool) -> None:
     """Run dead or cancelled jobs again, with a fresh budget of tries."""
+    refuse_mixture(ids, choice)
+    if choice is not None:
+        wanted = choice._replace(state=choice.state or "dead")
+        steer(target.open_hub(), printer, wanted, lambda found, told: found.retry(told), "retried", dry=dry_run)
+        return
 
     async def work(found: Job[Any]) -> Row:
         await found.retry()

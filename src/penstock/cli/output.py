@@ -48,15 +48,22 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(json.loads(packed), indent=2, ensure_ascii=False) if sys.stdout.isatty() else packed)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True) -> None:
     """Columns as wide as their widest cell; numbers to the right."""
+    title, *lines = table_lines(columns, rows)
+    if header:
+        click.secho(title, bold=True)
+    for line in lines:
+        click.echo(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The same as lines, the first of them the titles."""
     titles = [name.replace("_", " ").upper() for name in columns]
     cells = [[ago(value) if isinstance(value, datetime) else cell(value) for value in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(titles, *cells, strict=True)]
     numeric = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
-    click.secho(_line(titles, widths, numeric), bold=True)
-    for line in cells:
-        click.echo(_line(line, widths, numeric))
+    return [_line(line, widths, numeric) for line in (titles, *cells)]
 
 
 def _is_number(value: Any) -> bool:

@@ -5,21 +5,26 @@ from collections.abc import Awaitable, Callable
 import click
 
 from penstock.cli.exits import Exit, Failure
+from penstock.cli.filters import confirm, dry_run, yes
 from penstock.cli.helps import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target, run
-from penstock.engine.views import Node
+from penstock.control import check_limit
+from penstock.engine.lane_views import LaneViews
+from penstock.engine.views import Node, QueueSettings
 from penstock.hub import Hub
-from penstock.job import STATES
-from penstock.options import queue_name, unknown
+from penstock.job import STATES, WAITING
+from penstock.options import queue_name, task_name, unknown
+from penstock.queue import check_size
+from penstock.selection import Selection, choose
 
-_COLUMNS = ("queue", "paused", *STATES, "workers")
+_COLUMNS = ("queue", "paused", *STATES, "limit", "max_size", "workers")
 
 
 @click.group
 def queue() -> None:
-    """List queues, pause and resume them."""
+    """List queues, pause, resume, bound and purge them."""
 
 
 @queue.command(
@@ -37,19 +42,25 @@ def ls(target: Target, printer: Printer) -> None:
     printer.listing(rows, _COLUMNS)
 
 
-_names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+_names = click.argument("names", metavar="NAME...", nargs=-1)
+_tasks = click.option("--task", "tasks", multiple=True, help="A task instead of queues; may be repeated.")
 
 
 @queue.command(
     epilog=examples(
         "penstock queue pause mail",
+        "penstock queue pause --task shop.tasks:send     # its jobs in all queues",
     )
 )
 @_names
+@_tasks
 @click.option("--new", is_flag=True, help="Also one that has had no job yet.")
 @targeted
-def pause(target: Target, printer: Printer, names: tuple[str, ...], *, new: bool) -> None:
-    """Have no more jobs of these queues started; those that run go on."""
+def pause(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple[str, ...], *, new: bool) -> None:
+    """Have no more jobs of these queues, or tasks, started; those that run go on."""
+    if tasks:
+        _steer_tasks(target, printer, tasks, names, paused=True)
+        return
 
     async def one(hub: Hub, name: str) -> Row:
         return {"queue": name, "paused": True, "changed": await hub.engine.pause(name) == "ok"}
@@ -60,12 +71,17 @@ def pause(target: Target, printer: Printer, names: tuple[str, ...], *, new: bool
 @queue.command(
     epilog=examples(
         "penstock queue resume mail",
+        "penstock queue resume --task shop.tasks:send",
     )
 )
 @_names
+@_tasks
 @targeted
-def resume(target: Target, printer: Printer, names: tuple[str, ...]) -> None:
-    """Let paused queues go on."""
+def resume(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Let paused queues, or tasks, go on."""
+    if tasks:
+        _steer_tasks(target, printer, tasks, names, paused=False)
+        return
 
     async def one(hub: Hub, name: str) -> Row:
         return {"queue": name, "paused": False, "changed": await hub.engine.resume(name) == "ok"}
@@ -73,10 +89,102 @@ def resume(target: Target, printer: Printer, names: tuple[str, ...]) -> None:
     _steer(target, printer, names, one, new=False)
 
 
+@queue.command(
+    name="set",
+    epilog=examples("penstock queue set mail --limit 3 --max-size 100000", "penstock queue set mail --reset"),
+)
+@click.argument("name")
+@click.option("--limit", type=int, help="At most so many of its jobs run at once.")
+@click.option("--max-size", type=int, help="At most so many wait in it: then enqueueing is refused.")
+@click.option("--reset", is_flag=True, help="Any number of both.")
+@targeted
+def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_size: int | None, reset: bool) -> None:
+    """Bound how many jobs of a queue run, or wait, at once."""
+    checked = queue_name(name)
+    if reset and (limit is not None or max_size is not None):
+        raise click.UsageError("--reset lifts both: give it alone")
+    if not reset and limit is None and max_size is None:
+        raise click.UsageError("nothing to set: use --limit, --max-size or --reset")
+    running = -1 if reset else None if limit is None else check_limit(limit)
+    waiting = -1 if reset else None if max_size is None else check_size(max_size)
+
+    async def work(hub: Hub) -> Row:
+        await hub.engine.cap(checked, running, waiting)
+        found = (await hub.views.queue_settings())[checked]
+        return {"queue": checked, "limit": found.limit, "max_size": found.max_size}
+
+    printer.answers([run(target.open_hub(), work)], _print_bounds)
+
+
+@queue.command(epilog=examples("penstock queue purge mail --dry-run", "penstock queue purge mail --yes"))
+@click.argument("name")
+@dry_run
+@yes
+@targeted
+def purge(target: Target, printer: Printer, name: str, *, dry_run: bool, yes: bool) -> None:
+    """Cancel all jobs that wait in a queue; those that run go on, the dead stay."""
+    hub, checked = target.open_hub(), queue_name(name)
+
+    async def count(hub: Hub) -> int:
+        rows = {str(row["queue"]): row for row in await _rows(hub)}
+        if checked not in rows:
+            raise Failure(unknown("queue", checked, rows), Exit.NOT_FOUND)
+        return sum(int(rows[checked][state]) for state in WAITING)
+
+    number = run(hub, count)
+    if number and not dry_run:
+        confirm(f"{number} jobs wait in {checked}. Cancel them?", sure=yes)
+
+    async def work(hub: Hub) -> int:
+        found = [Selection(lambda: hub, choose(queue=checked, state=state)) for state in ("scheduled", "held", "ready")]
+        return sum([await one.cancel("purged") for one in found])
+
+    done = 0 if dry_run else run(hub, work)
+    printer.answers([{"queue": checked, "matched": number, "cancelled": done}], _print_purged)
+
+
+def _print_bounds(row: Row) -> None:
+    running, waiting = (row["limit"], row["max_size"])
+    click.echo(f"{row['queue']}  runs {_most(running)} at once, {_most(waiting)} may wait")
+
+
+def _most(number: int | None) -> str:
+    return "any number" if number is None else f"at most {number}"
+
+
+def _print_purged(row: Row) -> None:
+    click.echo(f"{row['queue']}  {row['matched']} jobs waited, {row['cancelled']} cancelled")
+
+
+def _steer_tasks(
+    target: Target, printer: Printer, tasks: tuple[str, ...], names: tuple[str, ...], *, paused: bool
+) -> None:
+    """A task is paused in all queues."""
+    if names:
+        raise click.UsageError("name queues, or give --task: one of both")
+    hub, app = target.open()
+    for task in tasks:
+        if app is not None:
+            app.find_task(task)
+
+    async def work(hub: Hub) -> list[Row]:
+        rows: list[Row] = []
+        for task in tasks:
+            lane = f"task:{task_name(task)}"
+            before = await LaneViews(hub.engine.link).one(lane)
+            await hub.engine.tune(lane, paused=paused)
+            rows.append({"task": task, "paused": paused, "changed": before.paused != paused})
+        return rows
+
+    printer.answers(run(hub, work), _print)
+
+
 def _steer(
     target: Target, printer: Printer, names: tuple[str, ...], one: Callable[[Hub, str], Awaitable[Row]], *, new: bool
 ) -> None:
     """All names are checked before the first one is changed."""
+    if not names:
+        raise click.UsageError("name at least one queue, or give --task")
     checked = [queue_name(name) for name in names]
 
     async def work(hub: Hub) -> list[Row]:
@@ -91,21 +199,23 @@ def _steer(
 
 def _print(row: Row) -> None:
     now = "paused" if row["paused"] else "open"
-    click.echo(f"{row['queue']}  {now}" + ("" if row["changed"] else " (it was already)"))
+    click.echo(f"{row.get('queue') or row.get('task')}  {now}" + ("" if row["changed"] else " (it was already)"))
 
 
 async def _rows(hub: Hub) -> list[Row]:
     views = hub.views
-    counts, paused, nodes = await views.counts(), await views.queues(), await views.workers()
+    counts, settings, nodes = await views.counts(), await views.queue_settings(), await views.workers()
     named = {name for node in nodes for name in node.queues} - {"*"}
     return [
         {
             "queue": name,
-            "paused": paused.get(name, False),
+            "paused": settings.get(name, QueueSettings()).paused,
             **{state: counts.get(name, {}).get(state, 0) for state in STATES},
+            "limit": settings.get(name, QueueSettings()).limit,
+            "max_size": settings.get(name, QueueSettings()).max_size,
             "workers": sum(_serves(node, name) for node in nodes),
         }
-        for name in sorted(counts.keys() | paused.keys() | named)
+        for name in sorted(counts.keys() | settings.keys() | named)
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock.cli.exits import Exit, Failure, code_of
 from penstock.cli.helps import examples
@@ -18,15 +19,19 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
     "serve": ("penstock.cli.serve:serve", "Answer HTTP requests until told to stop."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
-    "job": ("penstock.cli.job:job", "Look at single jobs, cancel them, run them again."),
-    "queue": ("penstock.cli.queue:queue", "List queues, pause and resume them."),
+    "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again; one, or all that a filter fits."),
+    "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),
+    "dead": ("penstock.cli.dead:dead", "Dead jobs: list what they died of, run them again, discard them."),
     "batch": ("penstock.cli.batch:batch", "Look at batches, watch, seal and cancel them."),
     "lane": ("penstock.cli.lane:lane", "List lanes and locks, change what they allow."),
     "cron": ("penstock.cli.cron:cron", "List schedules, run, pause and resume them."),
+    "events": ("penstock.cli.events:events", "Print what happens, as it happens."),
+    "top": ("penstock.cli.top:top", "Show what moves: queues, workers, rates, latencies, lanes."),
     "workers": ("penstock.cli.workers:workers", "List the live workers."),
     "doctor": ("penstock.cli.doctor:doctor", "Check settings, server and every invariant of what is stored."),
     "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
     "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
+    "completion": ("penstock.cli.completion:completion", "Print what makes your shell complete commands."),
 }
 
 EXAMPLES = examples(
@@ -56,6 +61,11 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and their lines, without importing any of them."""
+        found = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -12,10 +12,14 @@ from penstock.app import Penstock
 from penstock.cli.apps import find_app
 from penstock.errors import Unavailable
 from penstock.hub import Hub
+from penstock.server.embedded import used_lately
 from penstock.server.urls import parse
 from penstock.settings import Settings, load
 
 T = TypeVar("T")
+
+_WHILE = 600.0  #: seconds for which nobody has to be told again that the server is embedded
+_SEARCH = 1.0  #: seconds that a server which refuses connections is looked for; whoever sits here can try again
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Target:
     def open_app(self) -> Penstock:
         """The app, imported, and a word about where its data is."""
         app = self.import_app()
+        app.search = _SEARCH
         mention(app.settings.url)
         return app
 
@@ -46,7 +51,7 @@ class Target:
             return app.hub, app
         settings = self.settings()
         mention(settings.url)
-        return Hub(self.namespace, settings.url, settings.deadline / 1000), None
+        return Hub(self.namespace, settings.url, settings.deadline / 1000, search=_SEARCH), None
 
     def settings(self) -> Settings:
         """Those of a namespace without its code."""
@@ -56,10 +61,10 @@ class Target:
         return self.open()[0]
 
 
-def mention(url: str | None) -> None:
-    """Say so when there is no server but the embedded one: your workers may be elsewhere."""
+def mention(url: str | None, *, always: bool = False) -> None:
+    """Say so when there is no server but the embedded one: your workers may be elsewhere. Not again and again."""
     parsed = parse(url)
-    if parsed.kind == "embedded":
+    if parsed.kind == "embedded" and (always or not used_lately(parsed.path, _WHILE)):
         click.echo(f"on the embedded server in {parsed.path}", err=True)
 
 

@@ -177,7 +177,7 @@ def made_of(queues: str, concurrency: int, lease: float, processes: int = 1) -> 
 
 
 def _banner(plan: Plan, hello: dict[str, Any], *, quiet: bool) -> None:
-    mention(hello["url"])
+    mention(hello["url"], always=True)
     if quiet:
         return
     lines = [

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.batch_state import BatchStatus, read_status
+from penstock.errors import QueueFull
 from penstock.job import Attempt, Begun, Header, Running, read_header, read_running
 from penstock.schedule import Spec, Standing, unpack, unpack_standing
 
@@ -13,11 +14,20 @@ _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
 class Placed(NamedTuple):
-    """What became of a job to be enqueued: `created`, or `exists` or `unique` with the job that holds its place."""
+    """What became of a job: `created`, `full`, or `exists` or `unique` with the one that holds its place."""
 
     word: str
     id: str
     state: str
+
+
+def checked(placed: Placed, queue: str) -> Placed:
+    """The same; QueueFull if it was not taken."""
+    if placed.word == "full":
+        raise QueueFull(
+            f"queue {queue!r} is full: as many jobs wait in it as its max_size allows; this one was not stored"
+        )
+    return placed
 
 
 class Due(NamedTuple):

@@ -100,6 +100,7 @@ class _Audit:
         for index in _INDEXES:
             await self._check_index(index)
         await self._check_guards()
+        await self._check_obituaries()
         await self._check_contents()
         await self._check_counts()
         await self._check_workers()
@@ -165,12 +166,22 @@ class _Audit:
             self._check_found(job_id, header, *answers[i * 6 : i * 6 + 6])
         rosters = ((self._batches.expected(job_id, header)) for job_id, header in headers.items())
         await self._check_listed([entry for entries in rosters for entry in entries])
+        await self._check_deaths(headers)
 
     async def _check_listed(self, entries: list[str]) -> None:
         scores = await self._client.zmscore(self._key("roster"), entries) if entries else []
         for entry, score in zip(entries, scores, strict=True):
             if score is None:
                 self._report("roster", entry, "is missing")
+
+    async def _check_deaths(self, headers: dict[str, Header]) -> None:
+        dead = [job_id for job_id, header in headers.items() if _is_dead(header)]
+        pipe = self._client.pipeline(transaction=False)
+        for job_id in dead:
+            pipe.zscore(self._key("deaths"), _obituary(job_id, headers[job_id]))
+        for job_id, score in zip(dead, await pipe.execute(), strict=True):
+            if score is None:
+                self._report("deaths", job_id, "is dead, but not listed under its error")
 
     def _check_header(self, job_id: str, header: Header) -> None:
         self._lanes.add(job_id, header)
@@ -205,7 +216,7 @@ class _Audit:
         unfinished = header.state not in FINISHED
         if score != where.score:
             self._report("place", job_id, f"is {header.state}, but in {where.key} its score is {score}")
-        lost = header.state == "dead" and header.reason == "payload_lost"
+        lost = header.size < 0 or (header.state == "dead" and header.reason == "payload_lost")
         if payload != (header.state != "done" and not header.compact) and not lost:
             self._report("payload", job_id, f"is {header.state}, payload {'kept' if payload else 'missing'}")
         if result != (header.result == 1 and not header.compact):
@@ -253,8 +264,16 @@ class _Audit:
                 if header is None or header.state in FINISHED:
                     self._report("waiting", job_id, "is awaited, but nobody will be told")
 
+    async def _check_obituaries(self) -> None:
+        async for page in self._pages("deaths"):
+            for (member, _), (job_id, header) in zip(
+                page, await self._headers([_job_of(m) for m, _ in page]), strict=True
+            ):
+                if header is None or not _is_dead(header) or _obituary(job_id, header) != member:
+                    self._report("deaths", member, "belongs to no dead job")
+
     async def _check_contents(self) -> None:
-        for part in ("payloads", "results", "attempts"):
+        for part in ("payloads", "results", "attempts", "logs"):
             async for page in self._pages(part):
                 for job_id, header in await self._headers([name.decode(errors="replace") for name, _ in page]):
                     if header is None or header.compact:
@@ -317,10 +336,18 @@ class _Audit:
                 if name.partition(b"\x1f")[0].decode(errors="replace") not in looks:
                     self._report("keepers", name, "has a schedule that does not exist in its code")
 
+    def _check_halted(self, limits: dict[bytes, bytes]) -> None:
+        """What lease goes by, and what was set by hand."""
+        said = set(self._meta.get(b"halted", b"").split(SEPARATOR.encode())) - {b""}
+        paused = {name[5:] for name, raw in limits.items() if name.startswith(b"task:") and _paused(raw)}
+        for task in paused - said:
+            self._report("halted", task, "is paused, but lease is not told")
+
     async def _check_lanes(self) -> None:
         rows = {name: [row async for page in self._pages(name) for row in page] for name in ("lanes", "limits")}
         holders = {member async for page in self._pages("holders") for member, _ in page}
         openings = {name async for page in self._pages("openings") for name, _ in page}
+        self._check_halted(dict(rows["limits"]))
         for rule, subject, text in self._lanes.check(dict(rows["lanes"]), dict(rows["limits"]), holders, openings):
             self._report(rule, subject, text)
 
@@ -350,6 +377,21 @@ class _Audit:
                 yield page
             if cursor == 0:
                 return
+
+
+def _is_dead(header: Header) -> bool:
+    return header.state == "dead" and not header.compact
+
+
+def _obituary(job_id: str, header: Header) -> bytes:
+    return SEPARATOR.join((header.death, f"{header.since:014d}", job_id)).encode()
+
+
+def _paused(raw: bytes) -> bool:
+    try:
+        return bool(msgspec.msgpack.decode(raw)[1])
+    except (msgspec.MsgspecError, TypeError, IndexError):
+        return False
 
 
 def _job_of(member: bytes) -> str:

@@ -4,7 +4,7 @@ A method makes a `Call`, a value that can be awaited, run by blocking code or se
 Lua file of the same name; its leading comment has the contract.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.engine import answers
 from penstock.engine.answers import Chores, Due, DueCrons, Leased, Placed, Renewed, Watched, WatchedBatch
 from penstock.engine.keys import KINDS, SEPARATOR, Keys
 from penstock.engine.link import Argument, Call, Link
+from penstock.fingerprint import fingerprint
 from penstock.job import Header, pack
 from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
@@ -49,6 +50,17 @@ class NewBatch(NamedTuple):
     abandon_after: int = _DAY
     keep: int = _DAY
     spec: BatchSpec = BatchSpec()
+
+
+class Edit(NamedTuple):
+    """Other arguments for a job that runs again; lanes and unique key follow from them, None leaves both alone."""
+
+    payload: bytes
+    lanes: list[str] | None = None
+    unique: str = ""
+
+
+_NONE: Final[Mapping[str, Edit]] = {}
 
 
 class Retention(NamedTuple):
@@ -98,8 +110,18 @@ class Engine:
         """To another time; below DELAY_BELOW it is a delay from now."""
         return self.link.call("reschedule", (due, *_page(ids)), answers.read_words)
 
-    def revive(self, ids: Sequence[str]) -> Call[list[str]]:
-        return self.link.call("revive", tuple(_page(ids)), answers.read_words)
+    def revive(self, ids: Sequence[str], edits: Mapping[str, Edit] = _NONE) -> Call[list[str]]:
+        """Run dead or cancelled jobs again, some of them with other arguments."""
+        args: list[Argument] = []
+        for job_id in _page(ids):
+            edit = edits.get(job_id)
+            rest = _pack([edit.lanes, edit.unique]) if edit and edit.lanes is not None else b""
+            args += (job_id, edit.payload if edit else b"", rest)
+        return self.link.call("revive", tuple(args), answers.read_words)
+
+    def transfer(self, ids: Sequence[str], queue: str) -> Call[list[str]]:
+        """Have jobs that wait do so in another queue."""
+        return self.link.call("transfer", (queue, *_page(ids)), answers.read_words)
 
     # Running
 
@@ -126,7 +148,8 @@ class Engine:
 
     def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
         """Each: id, call number, reason, error as JSON."""
-        return self.link.call("bury", (worker, *_flat(_page(jobs))), answers.read_words)
+        rows = [(*job, fingerprint(job[3], job[2])) for job in _page(jobs)]
+        return self.link.call("bury", (worker, *_flat(rows)), answers.read_words)
 
     def crash(self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES) -> Call[list[str]]:
         """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
@@ -143,6 +166,11 @@ class Engine:
 
     def progress(self, worker: str, job_id: str, number: int, progress: str) -> Call[str]:
         return self.link.call("progress", (worker, job_id, number, progress), bytes.decode)
+
+    def log(self, worker: str, jobs: Sequence[tuple[str, int, int, list[Any]]]) -> Call[list[str]]:
+        """Each: id, call number, how many lines the attempt sent before, lines: [time in ms, attempt, level, text]."""
+        rows = [(job_id, number, before, _pack(lines)) for job_id, number, before, lines in _page(jobs)]
+        return self.link.call("log", (worker, *_flat(rows)), answers.read_words)
 
     # Workers' lives
 
@@ -184,6 +212,10 @@ class Engine:
     def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> Call[list[str]]:
         return self.link.call("cancel", (reason, *_page(ids)), answers.read_words)
 
+    def discard(self, ids: Sequence[str]) -> Call[list[str]]:
+        """Forget finished jobs before their time, but for their ids."""
+        return self.link.call("discard", tuple(_page(ids)), answers.read_words)
+
     def expire(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("expire", (limit,), answers.read_due)
 
@@ -200,9 +232,10 @@ class Engine:
     def resume(self, queue: str) -> Call[str]:
         return self.link.call("resume", (queue,), bytes.decode)
 
-    def cap(self, queue: str, limit: int) -> Call[str]:
-        """At most so many jobs of a queue run at once; -1: no limit."""
-        return self.link.call("cap", (queue, limit), bytes.decode)
+    def cap(self, queue: str, limit: int | None = None, most: int | None = None) -> Call[str]:
+        """At most so many jobs of a queue run at once, and at most so many wait in it; -1: any number."""
+        args = (queue, "" if limit is None else limit, "" if most is None else most)
+        return self.link.call("cap", args, bytes.decode)
 
     def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> Call[str]:
         """Set by hand what a lane allows; a limit of -1 is what the code says."""

@@ -1,89 +1,101 @@
-"""What is measured: sums of the last minutes, the age of what waits, the latest that died. Plain reads, in pages."""
+"""What moves: rates and latencies of queues, from the statistics that the scripts keep by the minute."""
 
+import time
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
-from penstock.engine.link import Link
-from penstock.job import read_header
+from penstock.engine.lane_views import LaneStatus, LaneViews
+from penstock.engine.views import Node, QueueSettings, Views
 
-_LINES: Final = 10  #: priorities of a queue whose first jobs are looked at
+_VERBS: Final = ("enqueue", "lease", "complete", "retry", "bury", "wait", "run")
+_ENDS: Final = ("complete", "retry", "bury")
+_LANES: Final = 200  #: that are looked at
+
+Readings = dict[tuple[int, str, str], int]  #: minute, queue and what → how much
 
 
-class Sum(NamedTuple):
-    """How often a verb moved jobs of a queue in one minute; for `wait` and `run`, milliseconds."""
+class Flow(NamedTuple):
+    """What went through a queue per second since the last look; latencies are means in ms, None without any."""
 
-    minute: int
-    queue: str
-    name: str
-    value: int
+    enqueued: float = 0.0
+    started: float = 0.0
+    done: float = 0.0
+    failed: float = 0.0  #: retried or buried
+    wait: float | None = None  #: from ready to running
+    run: float | None = None
+
+
+class Sample(NamedTuple):
+    """A namespace at one moment."""
+
+    at: float
+    counts: dict[str, dict[str, int]]
+    settings: dict[str, QueueSettings]
+    flows: dict[str, Flow]
+    workers: list[Node]
+    busy: dict[str, int]  #: worker → how many jobs it runs, of the first thousand
+    lanes: list[LaneStatus]  #: those with the most that wait
 
 
 class Gauges:
-    """Questions about the load of one namespace."""
+    """Samples of one namespace; each knows what happened since the one before."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._key = link.keys
+    def __init__(self, engine: Engine) -> None:
+        self._link = engine.link
+        self._key = engine.keys
+        self._views = Views(engine)
+        self._before: Readings | None = None
+        self._then = 0.0
 
-    async def sums(self) -> list[Sum]:
-        """All that is kept, which is some two hours."""
-        found: dict[bytes, bytes] = {}
-        cursor = 0
-        while True:
-            cursor, page = await self._link.ask(
-                lambda client, at=cursor: client.hscan(self._key("stats"), at, count=500)  # type: ignore[misc]
-            )
-            found |= page
-            if cursor == 0:
-                return [_sum(name.decode(), int(value)) for name, value in found.items() if name]
+    async def sample(self, lanes: int = 5) -> Sample:
+        counts, settings = await self._views.counts(), await self._views.queue_settings()
+        queues = sorted(counts.keys() | settings.keys())
+        readings, now = await self._read(queues), time.monotonic()
+        flows = self._flows(queues, readings, now - self._then) if self._before is not None else {}
+        self._before, self._then = readings, now
+        runs = await self._views.runs()
+        return Sample(
+            time.time(),
+            counts,
+            settings,
+            flows,
+            await self._views.workers(),
+            {worker: len(held) for worker, held in runs.items()},
+            await self._lanes(lanes),
+        )
 
-    async def oldest(self, queues: Iterable[str]) -> dict[str, int]:
-        """Queue → since when, in ms, its oldest ready job waits: the first of each priority is asked."""
-        starts = {queue: f"[{queue}{SEPARATOR}" for queue in queues}
-        heads: dict[str, list[str]] = {queue: [] for queue in starts}
-        for _ in range(_LINES):
-            members = await self._first(starts)
-            starts = {}
-            for queue, member in members.items():
-                heads[queue].append(member.split(SEPARATOR)[2])
-                starts[queue] = f"[{queue}{SEPARATOR}{int(member.split(SEPARATOR)[1][:2]) + 1:02d}"
-            if not starts:
-                break
-        return await self._since({queue: ids for queue, ids in heads.items() if ids})
-
-    async def _first(self, starts: dict[str, str]) -> dict[str, str]:
-        """Queue → the first member of its line from here on."""
-        if not starts:
+    async def _read(self, queues: list[str]) -> Readings:
+        minute = await self._views.now() // 60_000
+        places = [(at, queue, what) for at in (minute - 1, minute) for queue in queues for what in _VERBS]
+        if not places:
             return {}
-        found = await self._link.ask(lambda client: self._firsts(client, starts).execute())
-        return {queue: members[0].decode() for queue, members in zip(starts, found, strict=True) if members}
+        fields = [SEPARATOR.join((str(at), queue, what)) for at, queue, what in places]
+        found: Any = await self._link.ask(lambda client: client.hmget(self._key("stats"), fields))
+        return {place: int(value or 0) for place, value in zip(places, found, strict=True)}
 
-    def _firsts(self, client: Any, starts: dict[str, str]) -> Any:
-        pipe = client.pipeline(transaction=False)
-        for queue, start in starts.items():
-            pipe.zrange(self._key("ready"), start, f"({queue} ", bylex=True, offset=0, num=1)
-        return pipe
+    def _flows(self, queues: Iterable[str], readings: Readings, seconds: float) -> dict[str, Flow]:
+        before = self._before or {}
+        moved = {place: value - before.get(place, 0) for place, value in readings.items()}
 
-    async def _since(self, heads: dict[str, list[str]]) -> dict[str, int]:
-        pairs = [(queue, job_id) for queue, ids in heads.items() for job_id in ids]
-        if not pairs:
-            return {}
-        ids = [job_id for _, job_id in pairs]
-        found = await self._link.ask(lambda client: client.hmget(self._key("jobs"), ids))
-        since: dict[str, int] = {}
-        for (queue, _), raw in zip(pairs, found, strict=True):
-            header = read_header(raw) if raw else None
-            if header is not None and header.state == "ready":
-                since[queue] = min(since.get(queue, header.since), header.since)
-        return since
+        def much(queue: str, what: str) -> int:
+            return sum(value for (_, name, verb), value in moved.items() if name == queue and verb == what)
 
-    async def latest_dead(self, most: int) -> list[str]:
-        """Ids of those that died last, the latest first."""
-        found = await self._link.ask(lambda client: client.zrevrange(self._key("dead"), 0, most - 1))
-        return [job_id.decode() for job_id in found if job_id]
+        return {queue: _flow({what: much(queue, what) for what in _VERBS}, max(seconds, 0.001)) for queue in queues}
+
+    async def _lanes(self, most: int) -> list[LaneStatus]:
+        found = await LaneViews(self._link).every(_LANES)
+        return sorted(found, key=lambda one: (-one.waiting, -one.in_use, one.name))[:most]
 
 
-def _sum(name: str, value: int) -> Sum:
-    minute, queue, what = name.split(SEPARATOR)
-    return Sum(int(minute), queue, what, value)
+def _flow(much: dict[str, int], seconds: float) -> Flow:
+    ended = sum(much[what] for what in _ENDS)
+    return Flow(
+        much["enqueue"] / seconds,
+        much["lease"] / seconds,
+        much["complete"] / seconds,
+        (much["retry"] + much["bury"]) / seconds,
+        much["wait"] / much["lease"] if much["lease"] else None,
+        much["run"] / ended if ended else None,
+    )

@@ -11,11 +11,12 @@ from typing import Final
 from penstock.errors import BadOption
 
 KINDS: Final[dict[str, str]] = {
-    "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten
+    "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten, halted (names of paused tasks)
     "jobs": "hash",  # id → header, msgpack of job.Header, Running or Done: the truth that the rest can be rebuilt from
     "payloads": "hash",  # id → opaque bytes; gone when the job is done
     "results": "hash",  # id → opaque bytes
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
+    "logs": "hash",  # id → msgpack: see log.lua; the last lines that its attempts wrote
     "ready": "zset",  # lexical: queue, priority and sequence, id
     "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
     "holders": "zset",  # lexical: lane, id of a job that has a slot of it
@@ -28,10 +29,11 @@ KINDS: Final[dict[str, str]] = {
     "timers": "zset",  # due ms: what, id; `expire` for a waiting job that may expire
     "finished": "zset",  # until when the record is kept: id, done or cancelled
     "dead": "zset",  # when it died: id
+    "deaths": "zset",  # lexical: fingerprint of the error, when it died, id of a dead job
     "tombs": "zset",  # when it finished: id whose header is compact
     "unique": "hash",  # unique key → id of its unfinished holder
     "waiting": "hash",  # id of an unfinished job, {end} or {more} and that of a batch → clients to be told
-    "queues": "hash",  # queue → paused or nothing, then a blank and its limit if it has one
+    "queues": "hash",  # queue → [paused][ max=how many may wait.][ how many may run]
     "workers": "zset",  # alive until: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that

@@ -9,7 +9,7 @@ from penstock.engine.keys import SEPARATOR
 from penstock.engine.link import Link
 from penstock.job import read_header
 
-_record = msgspec.msgpack.Decoder(list[Any]).decode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
 _HOLDERS = 100
 
 
@@ -31,9 +31,9 @@ class LaneStatus(NamedTuple):
 
 
 def split(stored: str) -> tuple[bool, str]:
-    """Whether it is a lock, and its name; that of a batch's own lane is `batch:` and the batch."""
+    """Whether it is a lock, and its name; that of a task or a batch says so."""
     kind, _, name = stored.partition(":")
-    return kind == "lock", stored if kind == "batch" else name
+    return kind == "lock", stored if kind in {"task", "batch"} else name
 
 
 class LaneViews:
@@ -92,10 +92,18 @@ class LaneViews:
         return pipe
 
 
+def _record(raw: bytes) -> list[Any]:
+    """What is stored of a lane; of one that cannot be read, which the audit reports, as of one that is not used."""
+    try:
+        return _decode(raw)
+    except msgspec.MsgspecError:
+        return [0, 0, 0, "", ""]
+
+
 def _status(stored: str, found: Iterable[Any]) -> LaneStatus:
     raw, by_hand, holders = found
     record: list[Any] = _record(raw) if raw else [0, 0, 0, "", ""]
-    fixed, paused = _record(by_hand) if by_hand else [-1, 0]
+    fixed, paused = (_record(by_hand) if by_hand else [-1, 0])[:2]
     is_lock, name = split(stored)
     limit, rate, burst, kind = _declared(str(record[3]))
     declared = 1 if is_lock else limit

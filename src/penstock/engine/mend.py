@@ -27,6 +27,7 @@ _INDEXES: Final = (
     "ticks",
     "keepers",
     "roster",
+    "deaths",
 )
 _REST: Final = (
     "workers",
@@ -42,6 +43,8 @@ _REST: Final = (
     "payloads",
     "results",
     "attempts",
+    "logs",
+    "limits",
 )
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 

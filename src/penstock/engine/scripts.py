@@ -22,7 +22,7 @@ from penstock.batch_state import BatchState
 from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
 SCHEMA: Final = "1"
-FIELDS: Final = 34  #: of a header in this layout; fields that later versions add come after these and may be missing
+FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 

@@ -1,5 +1,6 @@
 """Reading what is stored, in pages, with plain commands that change nothing."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,8 +19,10 @@ from penstock.errors import PenstockError
 from penstock.job import Attempt, Header, read_header
 from penstock.schedule import Spec, Standing
 
+_MOST = re.compile(r"max=(\d+)\.")
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
+_log = msgspec.msgpack.Decoder(tuple[list[str | int], int, list[tuple[int, int, str, str]]]).decode
 _node = msgspec.msgpack.Decoder(tuple[str, list[str], int, int]).decode
 
 
@@ -44,6 +47,30 @@ class Event(NamedTuple):
     job: str
     attempt: int
     note: str
+
+
+class LogLine(NamedTuple):
+    """A line that an attempt wrote."""
+
+    at: int
+    attempt: int
+    level: str
+    text: str
+
+
+class JobLog(NamedTuple):
+    """How many lines of a job are no longer kept, and those that are."""
+
+    gone: int
+    lines: list[LogLine]
+
+
+class QueueSettings(NamedTuple):
+    """What was set for a queue by hand."""
+
+    paused: bool = False
+    limit: int | None = None  #: how many of its jobs may run at once
+    max_size: int | None = None  #: how many may wait in it
 
 
 class Node(NamedTuple):
@@ -106,10 +133,10 @@ class Views:
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""
-        return {name: paused for name, (paused, _) in (await self.queue_settings()).items()}
+        return {name: found.paused for name, found in (await self.queue_settings()).items()}
 
-    async def queue_settings(self) -> dict[str, tuple[bool, int | None]]:
-        """Queue → whether it is paused, and how many of its jobs may run at once."""
+    async def queue_settings(self) -> dict[str, QueueSettings]:
+        """Queue → what was set by hand."""
         found = await self._link.ask(lambda client: client.hgetall(self._key("queues")))
         return {name.decode(): _setting(value.decode()) for name, value in found.items() if name}
 
@@ -249,6 +276,8 @@ class Views:
         what = f"{'lock' if lane.is_lock else 'lane'} {lane.name!r}"
         before = await self._before_in_lane(job_id, header)
         place = f"{before} jobs of its queue come before it"
+        if lane.paused and stored.startswith("task:"):
+            return f"held: task {header.task!r} is paused; {place}"
         if lane.paused:
             return f"held: {what} is paused; {place}"
         if lane.limit is not None and lane.in_use >= lane.limit:
@@ -265,7 +294,7 @@ class Views:
         return int(await self._link.ask(lambda client: client.zlexcount(self._key("held"), first, last)))
 
     async def _why_ready(self, job_id: str, header: Header) -> str:
-        paused, limit = (await self.queue_settings()).get(header.queue, (False, None))
+        paused, limit, _ = (await self.queue_settings()).get(header.queue, QueueSettings())
         if paused:
             return f"queue {header.queue!r} is paused"
         running = (await self.counts()).get(header.queue, {}).get("running", 0)
@@ -276,6 +305,15 @@ class Views:
             return f"no live worker serves queue {header.queue!r}"
         before = await self.position(job_id)
         return f"ready: {before} jobs of queue {header.queue!r} come before it, {len(serving)} workers serve it"
+
+    async def log(self, job_id: str) -> JobLog:
+        """The last lines that a job's attempts wrote."""
+        raw = await self._link.ask(lambda client: client.hget(self._key("logs"), job_id))
+        try:
+            _, gone, lines = _log(raw) if raw else ([], 0, [])
+        except msgspec.MsgspecError:
+            return JobLog(0, [])
+        return JobLog(gone, [LogLine(*line) for line in lines])
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
         """All jobs whose headers can be read, in no order, in pages."""
@@ -303,9 +341,11 @@ class Views:
         return bytes(found[0][0]) if found else b""
 
 
-def _setting(text: str) -> tuple[bool, int | None]:
-    limit = text.rpartition(" ")[2]
-    return text.startswith("paused"), int(limit) if limit.isdigit() else None
+def _setting(text: str) -> QueueSettings:
+    limit, most = text.rpartition(" ")[2], _MOST.search(text)
+    return QueueSettings(
+        text.startswith("paused"), int(limit) if limit.isdigit() else None, int(most[1]) if most else None
+    )
 
 
 def _moment(milliseconds: int) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from penstock.engine.gauges import Gauges
+from penstock.engine.sums import Sums
 from penstock.http import queues, workers
 from penstock.http.exposition import MEDIA, Family, text_of
 from penstock.http.meters import Meters
@@ -38,10 +38,10 @@ class Metrics:
     async def _of_queues(self, program: Program) -> list[Family]:
         rows = await queues.rows(program)
         names = {row.name: row.name if number < _MOST else _REST for number, row in enumerate(rows)}
-        gauges = Gauges(program.hub().engine.link)
-        self._totals.add(await gauges.sums())
+        found = Sums(program.hub().engine.link)
+        self._totals.add(await found.sums())
         now = await program.hub().views.now()
-        since = await gauges.oldest([row.name for row in rows[:_MOST]])
+        since = await found.oldest([row.name for row in rows[:_MOST]])
         ages = {name: (now - at) / 1000 for name, at in since.items()}
         return [*_depths(rows, names), _ages(rows, ages), *_events(self._totals.by_queue, rows, names)]
 

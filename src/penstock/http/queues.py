@@ -4,7 +4,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from penstock.control import QueueControl
+from penstock.engine.views import QueueSettings
 from penstock.http import bodies
 from penstock.http.pages import page
 from penstock.http.problems import Refused
@@ -14,6 +14,7 @@ from penstock.http.shapes import LimitRequest, Page, PageQuery, QueueAnswer
 from penstock.job import STATES
 from penstock.options import queue_name, unknown
 from penstock.program import Program
+from penstock.queue import QueueControl
 
 
 async def every(ask: Ask) -> Response:
@@ -51,15 +52,15 @@ async def rows(program: Program) -> list[QueueAnswer]:
     names = counts.keys() | settings.keys() | {task.options.queue for task in program.tasks.values()}
     found = []
     for name in sorted(names):
-        paused, most = settings.get(name, (False, None))
+        setting = settings.get(name, QueueSettings())
         serving = sum("*" in node.queues or name in node.queues for node in nodes)
         by_state: dict[str, int] = {state: counts.get(name, {}).get(state, 0) for state in STATES}
-        found.append(QueueAnswer(name, paused, most, serving, by_state))
+        found.append(QueueAnswer(name, setting.paused, setting.limit, serving, by_state))
     return found
 
 
 async def _known(ask: Ask) -> QueueControl:
-    return QueueControl(ask.program.hub, (await _one(ask)).name)
+    return QueueControl(ask.program, (await _one(ask)).name)
 
 
 async def _one(ask: Ask) -> QueueAnswer:

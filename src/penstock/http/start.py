@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from starlette.responses import HTMLResponse, Response
 
-from penstock.engine.gauges import Gauges
+from penstock.engine.sums import Sums
 from penstock.handle import failure, moment
 from penstock.http import queues, workers
 from penstock.http.routes import Ask, Route
@@ -72,7 +72,7 @@ async def _workers(program: Program) -> list[list[str]]:
 async def _failures(program: Program, base: str) -> list[list[str]]:
     """Only what kind of error it was: its text may have secrets in it."""
     found = []
-    for job_id in await Gauges(program.hub().engine.link).latest_dead(_FAILURES):
+    for job_id in await Sums(program.hub().engine.link).latest_dead(_FAILURES):
         record = await program.hub().views.job(job_id)
         if record is not None:
             kind = failure(record.attempts[-1]).type if record.attempts else ""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock.engine.gauges import Sum
+from penstock.engine.sums import Sum
 
 
 class Totals:

@@ -95,6 +95,13 @@ class Embedded:
         self._announced = True
 
 
+def used_lately(data: Path, seconds: float) -> bool:
+    """Whether somebody has used the embedded server there within this time."""
+    with contextlib.suppress(OSError):
+        return time.time() - (data / USERS).stat().st_mtime < seconds
+    return False
+
+
 class _Starter:
     """One wait for a server that is ready; whoever gets ``start.lock`` does what it takes."""
 

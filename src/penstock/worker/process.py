@@ -196,6 +196,7 @@ class Host:
         value = task.function(*args, **kwargs)
         if task.is_async:
             value = await value
+        await context.flush()
         try:
             return encode_result(value)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock import backoff
 from penstock.codec import Envelope, encode_result, open_envelope
-from penstock.context import JobContext, enter
+from penstock.context import JobContext, Sink, enter
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
 from penstock.errors import BadArguments, PayloadTooLarge
@@ -74,10 +74,11 @@ class Runner:
         self._state = state
         self._notes = notes
         self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
+        self.sink: Sink | None = None  #: who keeps the lines that jobs write
         self._plans: dict[str, Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]] = {}
 
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
-        return JobContext(lease, worker, number, self._engine, self._state)
+        return JobContext(lease, worker, number, self._engine, self._state, self.sink)
 
     def is_apart(self, task: str) -> bool:
         """Whether jobs of this task run in processes of their own."""
@@ -105,6 +106,9 @@ class Runner:
             return Back() if running.stopped else judge(lease, error, self._policy(task, envelope))
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
             return judge(lease, error, self._policy(task, envelope))
+        finally:
+            if running.context.unsaid:
+                await running.context.flush()
 
     async def _call(
         self, running: Running, task: Task[..., Any, Any], envelope: Envelope, args: list[Any], kwargs: dict[str, Any]

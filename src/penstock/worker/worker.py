@@ -28,6 +28,7 @@ from penstock.settings import concurrency as checked_concurrency
 from penstock.worker.fetch import Fetcher
 from penstock.worker.idle import is_idle
 from penstock.worker.keep import Keeper, OwnKeeper
+from penstock.worker.lines import Lines, captured
 from penstock.worker.outcome import Outcome
 from penstock.worker.processes import Processes
 from penstock.worker.run import Runner
@@ -108,6 +109,8 @@ class Worker:
         unknown = Unknown(hub.views)
         runner = Runner(self._program, self._engine, threads, self._processes, unknown, state, self._keep.notes)
         runner.overrun = self._overrun
+        runner.sink = self._lines = Lines(self._engine)
+        stack.enter_context(captured(self._program.settings.job_log))
         order = self._queues.order
         self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self._begin, self._reach)
         self._mail: asyncio.Task[None] | None = None
@@ -125,8 +128,8 @@ class Worker:
             self._engine,
             self._life,
             self._reach,
-            lost=lambda worker: _soon(loop, self.reborn, worker),
-            cancelling=lambda job_id: _soon(loop, self.cancel, job_id),
+            lost=lambda worker: soon(loop, self.reborn, worker),
+            cancelling=lambda job_id: soon(loop, self.cancel, job_id),
             moved=self._more,
         )
 
@@ -228,6 +231,7 @@ class Worker:
             async with asyncio.timeout(5):
                 await self._fetcher.drained()
         self._keep.stop()
+        await self._lines.aclose()
         await _end([*self._loops, *([self._mail] if self._mail else [])])
         with suppress(PenstockError):
             await self._keep.gone(self.name)
@@ -261,6 +265,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, act: Any, *args: Any) -> None:
+def soon(loop: asyncio.AbstractEventLoop, act: Any, *args: Any) -> None:
+    """Have something done on a loop, from another thread."""
     with suppress(RuntimeError):  # the loop has been closed meanwhile
         loop.call_soon_threadsafe(act, *args)

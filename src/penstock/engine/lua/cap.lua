@@ -1,14 +1,17 @@
--- cap: at most so many jobs of a queue run at once. What is over it ends by itself; where it is raised, workers are told.
+-- cap: at most so many jobs of a queue run at once, or wait in it. What is over it stays; where more may run, workers are told.
 -- flags: allow-oom
 -- keys: queues
 -- include: header write lanes batches move line enter finish
--- args: queue, limit (-1: none)
+-- args: queue, how many may run, how many may wait (-1: any number, '' to leave it)
 -- returns: ok
 -- event: cap
-local queue, limit = ARGV[1], tonumber(ARGV[2])
-local paused = string.find(call('HGET', queues, queue) or '', '^paused') and 'paused' or ''
-call('HSET', queues, queue, limit >= 0 and paused .. ' ' .. limit or paused)
-groups[1] = { 'cap', queue, '', 0, ARGV[2], {}, 0 }
+local queue, before = ARGV[1], call('HGET', queues, ARGV[1]) or ''
+local paused = string.find(before, '^paused') and 'paused' or ''
+local limit = tonumber(ARGV[2]) or tonumber(string.match(before, ' (%d+)$')) or -1
+local most = tonumber(ARGV[3]) or tonumber(string.match(before, 'max=(%d+)%.')) or -1
+local waiting_most = most >= 0 and ' max=' .. most .. '.' or ''   -- ends in no digit, unlike a limit
+call('HSET', queues, queue, paused .. waiting_most .. (limit >= 0 and ' ' .. limit or ''))
+groups[1] = { 'cap', queue, '', 0, ARGV[2] ~= '' and ARGV[2] or 'max ' .. ARGV[3], {}, 0 }
 arrivals[queue] = tonumber(call('HGET', counts, queue .. SEP .. 'ready') or 0)
 finish()
 return 'ok'

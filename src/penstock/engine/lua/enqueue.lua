@@ -1,8 +1,8 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
--- include: header write lanes batches move line enter finish create ends
+-- include: header write lanes batches move line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
--- returns: per job: created | exists | unique, the id that holds, its state; or, if its batch does not take it: unknown |
+-- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
 --          sealed | cancelled | ended, its id and nothing
 -- event: enqueue
 local ids, answers = {}, {}
@@ -20,6 +20,7 @@ local admitted = {}   -- id → its kind
 local kind            -- that of the last one
 local function admit(id, label, payload)
   if not kind or kind.mark ~= label then kind = kind_of(string.sub(label, 3)) end
+  if not has_room(kind[QUEUE]) then return answer('full', id, '') end
   sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
   local turn = string.format('%02d%014d', kind[PRIORITY], sequence)
   local a, b, c = records.n, contents.n, places.n
@@ -47,6 +48,8 @@ local function enter_line(i)
   local refusal = not h and new[BATCH] ~= '' and batch_kit.refusal(batch_kit.one(new[BATCH]))
   if refusal then
     id, h, word = ids[i], { [STATE] = '' }, refusal
+  elseif not h and not has_room(new[QUEUE]) then
+    id, h, word = ids[i], new, 'full'
   elseif not h then
     id, h, word = ids[i], new, 'created'
     create('enqueue', id, h, ARGV[i * 3])

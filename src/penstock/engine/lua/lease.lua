@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes batches move line enter finish create ends candidates numbers
+-- include: header write lanes batches move line enter finish create ends candidates numbers halt
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -91,24 +91,27 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- next_fence() → the number of the next start.
-local fence
-local function next_fence()
-  fence = (fence or math.max(tonumber(call('HGET', meta, 'fence') or 0), now_us - 1)) + 1
-  return fence
+-- ask_meta(): the last fence, and the tasks that are halted.
+local fence, halted
+local function ask_meta()
+  if fence then return end
+  local found = call('HMGET', meta, 'fence', 'halted')
+  fence, halted = math.max(tonumber(found[1] or 0), now_us - 1), halted_in(found[2] or '')
 end
+
 
 -- start(id, h, payload): it runs.
 local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function start(id, h, payload)
-  local packed, number_of_start = stored[id], next_fence()
+  local packed = stored[id]
+  fence = fence + 1
   tally(sums, h[QUEUE], 'wait', now - h[SINCE])
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
   if packed then
-    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', number_of_start) .. packed
+    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', fence) .. packed
   else
-    h[FENCE], h[STARTS] = number_of_start, h[STARTS] + 1
+    h[FENCE], h[STARTS] = fence, h[STARTS] + 1
   end
   give(id, move('lease', id, h, 'running', nil, packed), payload)
 end
@@ -117,11 +120,12 @@ end
 local function begin(some, state)
   local taken, headers = runnable(some, headers_of(some, bare), state)
   if #taken == 0 then return end
+  ask_meta()
   meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
     local h = headers[i]
-    local blocked = #h[LANES] > 0 and obstacle(h)
+    local blocked = halted[h[TASK]] and halt(id, h[TASK]) or #h[LANES] > 0 and obstacle(h)
     if not contents[i] then
       h = read({ id })[1]
       h[REASON] = 'payload_lost'
@@ -145,6 +149,7 @@ local function plain_run(some, raw, from)
     if not kind or string.sub(packed, 1, #kind.mark) ~= kind.mark then
       local _, label = cmsgpack.unpack_limit(packed, 1, 0)
       kind = kind_of(label)
+      if halted[kind[TASK]] then return kinds_of, times, i - 1 end
     end
     local enqueued, _, bulk = struct.unpack('>I8BI4', packed, #kind.mark + 11)
     if picked > 0 and size + bulk > bytes then return kinds_of, times, i - 1 end
@@ -157,6 +162,7 @@ end
 -- run.
 local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
 local function start_plain(some, raw, from)
+  ask_meta()
   local fine, kinds_of, times, to = pcall(plain_run, some, raw, from)
   if not fine or to < from then return from end
   local contents = call('HMGET', payloads, unpack(some, from, to))
@@ -164,7 +170,8 @@ local function start_plain(some, raw, from)
   for i = from, to do
     local id, kind, payload = some[i], kinds_of[i], contents[i - from + 1]
     if not payload then return i end
-    local packed = mark .. struct.pack('>I8', next_fence()) .. raw[i]
+    fence = fence + 1
+    local packed = mark .. struct.pack('>I8', fence) .. raw[i]
     local a, b, c = records.n, places.n + 1, holds.n
     records[a + 1], records[a + 2], records.n = id, packed, a + 2
     places[b], places.n = lines[id], b

@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
 -- flags: allow-oom
--- keys: payloads results attempts retired
--- include: header write lanes batches move line enter finish
+-- keys: retired
+-- include: header write lanes batches move line enter finish entomb
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
@@ -22,31 +22,6 @@ local function old(key, before, most)
   return ids
 end
 
-local function entomb(id, h)
-  drop((place(id, h)), id)
-  tally(deltas, h[QUEUE], h[STATE], -1)
-  if h[TURN] > 0 and h[STATE] == 'dead' then
-    need_lanes()
-    need_line()
-    vacate(lane_of(h[LANES][h[TURN]]), id)
-  end
-  h[COMPACT], h[LANES], h[HOME], h[TURN], h[PROGRESS], h[UNIQUE] = 1, {}, 0, 0, '', ''
-  add(tombs, h[SINCE], id)
-  erase(payloads, id)
-  erase(results, id)
-  erase(attempts, id)
-  note('prune', id, h)
-  save(id, h)
-end
-
--- is_needed(h) → is it a member of a batch that has not ended? Then it stays, whatever its age and their number.
-local function is_needed(h)
-  if h[BATCH] == '' then return false end
-  need_batches()
-  local b = batch_kit.one(h[BATCH])
-  return b and b[B_PHASE] ~= 'ended'
-end
-
 -- put_off(id, h): it is kept twice as long, so that it is not met again each time; a minute at least.
 local function put_off(id, h)
   h[KEEP] = math.max(2 * h[KEEP], now - h[SINCE] + 60000)
@@ -63,7 +38,7 @@ local function sweep(key, before, most)
     if not h or place(id, h) ~= key then
       drop(key, id)
     elseif not is_needed(h) then
-      entomb(id, h)
+      entomb('prune', id, h)
     elseif key == finished and i <= late then
       put_off(id, h)
     else

@@ -1,7 +1,7 @@
 -- reconcile: one page of one part is made to agree with the headers, which are the truth. A pass over `jobs` puts back
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
--- keys: payloads results attempts waiting queues workers retired idle calls nodes
+-- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
 -- include: header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
@@ -36,7 +36,12 @@ local function mend(id, h)
     h[REASON] = 'payload_lost'
     return fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
+  if h[STATE] ~= 'done' and h[COMPACT] == 0 and h[SIZE] >= 0 and call('HEXISTS', payloads, id) == 0 then
+    h[SIZE] = -1   -- it is known that nothing is there; should it have to run again, it is buried
+    fix(save, id, h)
+  end
   due(place(id, h))
+  if h[STATE] == 'dead' and h[COMPACT] == 0 then due(deaths, 0, obituary(id, h)) end
   for i, spec in ipairs(h[LANES]) do
     if holds(h, i) then due(holders, 0, lane_name(spec) .. SEP .. id) end
   end
@@ -102,6 +107,17 @@ local belongs = {
   payloads = function(_, _, _, h) return h and h[COMPACT] == 0 and h[STATE] ~= 'done' end,
   results = function(_, _, _, h) return h and h[COMPACT] == 0 and h[RESULT] == 1 end,
   attempts = function(_, _, _, h) return h and h[COMPACT] == 0 end,
+  logs = function(_, _, _, h) return h and h[COMPACT] == 0 end,
+  deaths = function(member, _, id, h)
+    return h and h[STATE] == 'dead' and h[COMPACT] == 0 and obituary(id, h) == member
+  end,
+  limits = function(member, value)
+    local task, halted = string.match(member, '^task:(.*)$'), call('HGET', meta, 'halted') or ''
+    if task and unpacked(value)[2] == 1 and not string.find(SEP .. halted .. SEP, SEP .. task .. SEP, 1, true) then
+      fix(call, 'HSET', meta, 'halted', task .. SEP .. halted)
+    end
+    return true
+  end,
   unique = function(member, id)
     local h = read({ id })[1]
     return h and h[UNIQUE] == member and (waits(h) or h[STATE] == 'running')
@@ -150,28 +166,35 @@ local belongs = {
   nodes = function(member) return known(member) end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches }
+                 calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
-                idle = idle, ticks = ticks, keepers = keepers, roster = roster, chores = chores }
+                idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
+                roster = roster, chores = chores }
 
-local key = hashes[part] or zsets[part]
-local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
-local rows, ids = page[2], {}
-for i = 1, #rows, 2 do ids[#ids + 1] = string.match(rows[i], '[^\31]*$') end
-local headers = read(ids)
-for i, id in ipairs(ids) do
-  local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
-  if member ~= '' then
-    if part == 'jobs' then
-      if h then mend(id, h) else unreadable(id) end
-    elseif not belongs[part](member, value, id, h) then
-      fix(hashes[part] and erase or drop, key, member)
+-- turn_page() → the next cursor. A function, for there may be no more than 200 locals at once.
+local function turn_page()
+  local key = hashes[part] or zsets[part]
+  local page = call(hashes[part] and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[3])
+  local rows, ids = page[2], {}
+  for i = 1, #rows, 2 do ids[#ids + 1] = part == 'jobs' and rows[i] or string.match(rows[i], '[^\31]*$') end
+  local headers = read(ids)
+  for i, id in ipairs(ids) do
+    local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
+    if member ~= '' then
+      if part == 'jobs' then
+        if h then mend(id, h) else unreadable(id) end
+      elseif not belongs[part](member, value, id, h) then
+        fix(hashes[part] and erase or drop, key, member)
+      end
     end
   end
+  return page[1]
 end
+
+local following = turn_page()
 for name, value in pairs(last) do
   if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
 end
 finish()
-return { page[1], mended }
+return { following, mended }

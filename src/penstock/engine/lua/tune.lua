@@ -1,4 +1,5 @@
 -- tune: what a lane allows is set by hand, or again as the code says. What waits for it is shown at once if there is room.
+-- A lane task:NAME is that of a task: while it is paused, lease holds the jobs of that task in it.
 -- flags: allow-oom
 -- include: header write lanes batches move line enter finish
 -- args: lane, limit (-1: as the code says, '' to leave it), 1 paused or 0 not ('' to leave it)
@@ -14,6 +15,15 @@ if limit < 0 and paused == 0 then erase(limits, name) else set(limits, name, cms
 fetch({ name })
 known_lanes[name].set, known_lanes[name].paused = limit, paused == 1
 refill(lane_named(name))
+local task = string.match(name, '^task:(.*)$')
+if task then
+  local halted = {}
+  for other in string.gmatch(call('HGET', meta, 'halted') or '', '[^\31]+') do
+    if other ~= task then halted[#halted + 1] = other end
+  end
+  if paused == 1 then halted[#halted + 1] = task end
+  call('HSET', meta, 'halted', table.concat(halted, SEP))
+end
 groups[1] = { 'tune', '', '', 0, name, {}, 0 }
 finish()
 return 'ok'

@@ -115,7 +115,7 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
     if b[B_PRIORITY] >= 0 and h[PRIORITY] ~= b[B_PRIORITY] and (state == 'ready' or state == 'held') then
       h[PRIORITY], lines[id] = b[B_PRIORITY], nil
     end
-    if old == '' then return kit.join(b, id) end
+    if old == '' then return h.known or kit.join(b, id) end   -- known: it is only moved to another queue
     if unfinished[old] and not unfinished[state] then
       local number = kit.leave(b, id, state)
       if state ~= 'done' then h[FINISH] = number end

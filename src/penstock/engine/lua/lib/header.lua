@@ -69,7 +69,7 @@ local function whole(raw)
     return nil
   end
   local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
-    + #h[NONCE] + #h[LAST] + #h[REASON]
+    + #h[NONCE] + #h[LAST] + #h[REASON] + #h[DEATH]
   if claim then
     h[STATE], h[SINCE], h[CLAIM], h[STARTED], h[FENCE] = 'running', started, claim, started, fence
     h[STARTS] = h[STARTS] + 1
@@ -78,7 +78,6 @@ local function whole(raw)
     h[STATE], h[SINCE], h[RESULT], h[REASON] = 'done', since, result, ''
     h[CLAIM], h[LAST] = '', claim .. SEP .. 'complete' .. SEP .. 'ok'
   end
-  if h[COMPACT] == nil then return nil end
   h[FINISH] = h[FINISH] or 0   -- one that was stored before there were batches
   return h
 end

@@ -1,5 +1,5 @@
 -- The transition: a job goes from one state to another, and everything that follows from it.
--- keys: meta timers unique cancels counts stats events idle waiting
+-- keys: meta timers unique cancels counts stats events idle waiting deaths
 
 local deltas = {}        -- queue → state → change of its count
 local sums = {}          -- queue → verb → jobs, or measure → milliseconds
@@ -79,6 +79,15 @@ local function guard(id, h, waited, unfinished)
   end
 end
 
+-- obituary(id, h) → its member of `deaths`: the fingerprint of its error, when it died, id.
+local function obituary(id, h) return h[DEATH] .. SEP .. string.format('%014.0f', h[SINCE]) .. SEP .. id end
+
+-- mourn(id, h): it is dead; where no error told of a fingerprint, its reason is one.
+local function mourn(id, h)
+  if h[DEATH] == '' then h[DEATH] = h[REASON] end
+  add(deaths, '0', obituary(id, h))
+end
+
 -- move(verb, id, h, state, text, packed) → the stored header. A new job comes from the state ''. One function, written
 -- out: it is what every script spends its time in, and calls of small functions would take half of that.
 local function move(verb, id, h, state, text, packed)
@@ -126,6 +135,7 @@ local function move(verb, id, h, state, text, packed)
     alarm(scheduled, score)
   elseif state ~= 'running' and state ~= 'held' then
     ended[#ended + 1] = id
+    if state == 'dead' then mourn(id, h) end
   end
   if h[EXPIRES] > 0 or h[UNIQUE] ~= '' then guard(id, h, waited, unfinished) end
   if verb then note(verb, id, h, text) end

@@ -1,0 +1,29 @@
+"""`penstock completion`: what makes a shell complete commands."""
+
+import os
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from penstock.cli.helps import examples
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    epilog=examples(
+        'eval "$(penstock completion bash)"       # in ~/.bashrc',
+        'eval "$(penstock completion zsh)"        # in ~/.zshrc',
+        "penstock completion fish > ~/.config/fish/completions/penstock.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(_SHELLS), required=False)
+def completion(shell: str | None) -> None:
+    """Print a script for your shell; without a name, for the one in $SHELL."""
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    found = get_completion_class(name)
+    if found is None:
+        raise click.UsageError(f"name the shell: one of {', '.join(_SHELLS)}")
+    context = click.get_current_context()
+    click.echo(found(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source())

@@ -1,0 +1,71 @@
+"""`penstock events`: what happens, as it happens."""
+
+from contextlib import suppress
+
+import click
+import msgspec
+
+from penstock.cli.helps import examples
+from penstock.cli.options import targeted
+from penstock.cli.output import Printer, clean, pad
+from penstock.cli.target import Target, run
+from penstock.events import Event, Events
+from penstock.hub import Hub
+
+
+@click.command(
+    epilog=examples(
+        "penstock events                          # from now on, until Ctrl-C",
+        "penstock events --queue mail --kind bury --kind retry",
+        "penstock events --since 10m --no-follow -o json | jq .kind",
+    )
+)
+@click.option("--queue", help="Of this queue only.")
+@click.option("--job", metavar="ID", help="Of this job only.")
+@click.option("--kind", "kinds", multiple=True, help="Of this kind only: enqueue, lease, complete, retry, bury, …")
+@click.option("--since", metavar="WHEN", help="Begin earlier: after an event's id, or 30s, 10m, 2h ago; 0 is all.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for what comes.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many.")
+@targeted
+def events(
+    target: Target,
+    printer: Printer,
+    queue: str | None,
+    job: str | None,
+    kinds: tuple[str, ...],
+    since: str | None,
+    count: int | None,
+    *,
+    follow: bool,
+) -> None:
+    """Print what happens to jobs and queues, a line each; with -o json an object per line.
+
+    The id of the last line given as --since goes on after it. A line of kind `gap` says that events before it are no
+    longer kept.
+    """
+    hub = target.open_hub()
+    since = since if follow or since else "0"
+    found = Events(hub.engine, queue=queue, since=since, kinds=kinds or None, job=job)
+
+    async def work(_: Hub) -> None:
+        left = count or -1
+        async for event in found if follow else found.kept():
+            _print(event, printer)
+            left -= 1
+            if left == 0:
+                return
+
+    with suppress(BrokenPipeError):
+        run(hub, work)
+
+
+def _print(event: Event, printer: Printer) -> None:
+    if printer.is_json:
+        click.echo(msgspec.json.encode(event))
+        return
+    about = event.job or event.queue
+    attempt = f" #{event.attempt}" if event.attempt else ""
+    note = f"  {event.note}" if event.note else ""
+    task = f"  {event.task}{attempt}" if event.task else ""
+    line = f"{event.at.astimezone():%H:%M:%S.%f}"[:-3] + f"  {pad(event.kind, 10)} {event.queue}  {about}{task}{note}"
+    click.echo(clean(line))

@@ -1,0 +1,84 @@
+"""Observables of `reactivex`: events, and the observable queue. It needs the extra `rx`.
+
+    from penstock.contrib import rx
+
+    rx.events(app, kinds=["bury"]).subscribe(on_next=print)
+    rx.stream(app.queue("mail"), limit=10).subscribe(on_next=handle)    # handle(lease): async with lease as job: ...
+
+Subscribe on a running event loop; what is sent arrives there. Disposing of a subscription ends it: what a stream has
+not settled goes back at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import reactivex
+from reactivex import abc
+from reactivex.disposable import Disposable
+
+from penstock.app import Penstock
+from penstock.events import Event, Since
+from penstock.queue import QueueControl
+from penstock.worker.stream import QueueLease
+
+T = TypeVar("T")
+
+
+def events(
+    app: Penstock, *, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None
+) -> "reactivex.Observable[Event]":
+    """What `app.events` gives; each subscription has its own place in the stream."""
+    chosen = kinds if kinds is None or isinstance(kinds, str) else tuple(kinds)
+
+    async def each(send: Callable[[Event], None]) -> None:
+        async for event in app.events(queue=queue, since=since, kinds=chosen):
+            send(event)
+
+    return _observable(each)
+
+
+def stream(queue: QueueControl, limit: int = 1) -> "reactivex.Observable[QueueLease]":
+    """What `queue.stream` gives: leases, at most `limit` of them unsettled, however slow the subscriber is."""
+
+    async def each(send: Callable[[QueueLease], None]) -> None:
+        async with queue.stream(limit=limit) as leases:
+            async for lease in leases:
+                send(lease)
+
+    return _observable(each)
+
+
+def from_async(items: Callable[[], AsyncIterator[T]]) -> "reactivex.Observable[T]":
+    """Any async iterator, made anew for each subscription."""
+
+    async def each(send: Callable[[T], None]) -> None:
+        async for item in items():
+            send(item)
+
+    return _observable(each)
+
+
+def _observable(each: Callable[[Callable[[T], None]], Awaitable[None]]) -> "reactivex.Observable[T]":
+    def subscribe(observer: abc.ObserverBase[T], _scheduler: Any = None) -> abc.DisposableBase:
+        async def pump() -> None:
+            try:
+                await each(observer.on_next)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001  (that is how an Observable says so)
+                observer.on_error(error)
+            else:
+                observer.on_completed()
+
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(pump())
+
+        def dispose() -> None:
+            with suppress(RuntimeError):  # the loop was closed, and the task with it
+                loop.call_soon_threadsafe(task.cancel)
+
+        return Disposable(dispose)
+
+    return reactivex.create(subscribe)

@@ -1,0 +1,313 @@
+"""What is wrong with a namespace and its server, what to do about it, and doing it where that is safe.
+
+Each check is a function that gives findings; `CHECKS` has them in the order in which they are made.
+"""
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Final, Literal
+
+from redis.exceptions import RedisError
+
+from penstock.engine.audit import Finding as Broken
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine
+from penstock.engine.keys import KINDS
+from penstock.engine.lane_views import LaneViews
+from penstock.engine.listing import Filter, Listing
+from penstock.engine.mend import reconcile
+from penstock.engine.scripts import SCHEMA
+from penstock.engine.views import Views
+
+Level = Literal["wrong", "advice"]
+
+_AUDITS: Final = 3  #: passes, on a system that does not hold still
+_COUNTED: Final = ("counts", "conservation")  #: rules that need a moment in which nothing moves
+_SLOW: Final = 0.05  #: seconds that an answer should not take
+_FULL: Final = 0.9  #: of maxmemory
+_LAG: Final = 10  #: seconds by which a replica may be behind
+_ASIDE: Final = "lost"  #: prefix under which is put what cannot be rebuilt
+_LIFE: Final = 10_000  #: ms that a worker is waited for after a silence, before its jobs are taken back
+_CONTENTS: Final = frozenset({"meta", "jobs", "payloads", "results", "attempts", "logs", "limits", "crons", "queues"})
+_MEND: Final = "penstock doctor --fix rebuilds it from the headers of the jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be, and what to do."""
+
+    rule: str
+    subject: str
+    text: str
+    todo: str
+    level: Level = "wrong"
+    fixable: bool = False
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found, and what was looked at."""
+
+    engine: Engine
+    tasks: Collection[str] = ()  #: those that the app of whoever asks has
+    findings: list[Finding] = field(default_factory=list)
+    server: dict[str, Any] = field(default_factory=dict)
+    still: bool = True  #: nothing moved while totals were compared
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.level == "advice" for finding in self.findings)
+
+
+Check = Callable[[Examination], AsyncIterator[Finding]]
+
+
+async def examine(engine: Engine, tasks: Collection[str] = ()) -> Examination:
+    """Make all checks."""
+    made = Examination(engine, tasks)
+    for check in CHECKS:
+        async for finding in check(made):
+            made.findings.append(finding)
+        if any(finding.rule in {"schema", "kind"} for finding in made.findings):
+            break  # the others could not read what is there
+    return made
+
+
+async def fix(engine: Engine) -> int:
+    """Rebuild what can be rebuilt from the headers; how many things were mended or put aside."""
+    misfits = await _misfits(engine)
+    for name in misfits:
+        await _put_aside(engine, name)
+    mended_parts = await reconcile(engine)
+    while (await engine.reap(_LIFE))[1]:  # jobs of workers that are not known any more
+        pass
+    return len(misfits) + mended_parts
+
+
+# The server
+
+
+async def _server(made: Examination) -> AsyncIterator[Finding]:
+    client: Any = await made.engine.link.endpoint.client()
+    info = await client.info()
+    name, version = ("Valkey", info["valkey_version"]) if "valkey_version" in info else ("Redis", info["redis_version"])
+    made.server = {
+        "name": f"{name} {version}",
+        "aof": bool(info.get("aof_enabled")),
+        "eviction": info.get("maxmemory_policy", ""),
+        "replicas": info.get("connected_slaves", 0),
+        "memory": info.get("used_memory_human", ""),
+        "idle_timeout": await _setting(client, "timeout"),
+    }
+    for finding in (*_persistence(info), *_memory(info), *_replicas(info)):
+        yield finding
+    if made.server["idle_timeout"] not in {None, "0"}:
+        seconds = made.server["idle_timeout"]
+        yield Finding(
+            "timeout", "server", f"closes connections that are idle for {seconds} s", "set timeout 0 there", "advice"
+        )
+
+
+def _persistence(info: dict[str, Any]) -> list[Finding]:
+    found = []
+    if not info.get("aof_enabled"):
+        text, todo = (
+            "keeps no AOF: what was stored since its last snapshot is lost when it ends",
+            "set appendonly yes there",
+        )
+        found.append(Finding("persistence", "server", text, todo, "advice"))
+    for name in ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"):
+        if info.get(name, "ok") != "ok":
+            text = f"{name} is {info[name]}"
+            found.append(Finding("persistence", "server", text, "see the server's log, and whether its disk is full"))
+    return found
+
+
+def _memory(info: dict[str, Any]) -> list[Finding]:
+    found, most = [], int(info.get("maxmemory", 0))
+    if info.get("maxmemory_policy", "noeviction") != "noeviction":
+        text = f"evicts keys when it is full (maxmemory-policy {info['maxmemory_policy']}), which loses jobs"
+        found.append(Finding("eviction", "server", text, "set maxmemory-policy noeviction there"))
+    if most and int(info.get("used_memory", 0)) > _FULL * most:
+        text = f"uses {info['used_memory_human']} of {info['maxmemory_human']}"
+        todo = "raise maxmemory, or keep less: penstock dead purge, shorter keep_result"
+        found.append(Finding("memory", "server", text, todo, "advice"))
+    return found
+
+
+def _replicas(info: dict[str, Any]) -> list[Finding]:
+    found = []
+    for number in range(int(info.get("connected_slaves", 0))):
+        row = info.get(f"slave{number}", {})
+        lag, state = int(row.get("lag", 0)), str(row.get("state", "online"))
+        if state != "online" or lag > _LAG:
+            text = f"is {state}, {lag} s behind: what it has not got is lost if the master fails"
+            found.append(Finding("replica", f"{row.get('ip')}:{row.get('port')}", text, "see its log", "advice"))
+    return found
+
+
+async def _setting(client: Any, name: str) -> str | None:
+    try:
+        return str((await client.config_get(name)).get(name, "0"))
+    except RedisError:
+        return None  # not allowed, or not offered
+
+
+async def _latency(made: Examination) -> AsyncIterator[Finding]:
+    client: Any = await made.engine.link.endpoint.client()
+    times = []
+    for _ in range(11):
+        began = time.perf_counter()
+        await client.ping()
+        times.append(time.perf_counter() - began)
+    made.server["round_trip_ms"] = round(median(times) * 1000, 2)
+    if median(times) > _SLOW:
+        text = f"takes {median(times) * 1000:.0f} ms for a round trip"
+        yield Finding(
+            "latency", "server", text, "look for slow commands (SLOWLOG GET), swapping, the network", "advice"
+        )
+
+
+# What is stored
+
+
+async def _schema(made: Examination) -> AsyncIterator[Finding]:
+    client: Any = await made.engine.link.endpoint.client()
+    try:
+        found = await client.hget(made.engine.keys("meta"), "schema")
+    except RedisError:
+        return  # of another type: the next check says so
+    if found is not None and found.decode() != SCHEMA:
+        text = f"the data has layout {found.decode()}, this Penstock knows {SCHEMA}"
+        yield Finding("schema", "meta", text, "upgrade whichever is older, or use another namespace")
+
+
+async def _kinds(made: Examination) -> AsyncIterator[Finding]:
+    for name in await _misfits(made.engine):
+        what = "puts it aside under another name, and what was in it is lost" if name in _CONTENTS else "rebuilds it"
+        text = f"is not a {KINDS[name]}: something else has written there"
+        yield Finding("kind", name, text, f"find out who; penstock doctor --fix {what}", fixable=True)
+
+
+async def _misfits(engine: Engine) -> list[str]:
+    client: Any = await engine.link.endpoint.client()
+    pipe = client.pipeline(transaction=False)
+    for name in KINDS:
+        pipe.type(engine.keys(name))
+    kinds = zip(KINDS, await pipe.execute(), strict=True)
+    return [name for name, kind in kinds if kind.decode() not in {KINDS[name], "none"}]
+
+
+async def _put_aside(engine: Engine, name: str) -> None:
+    client: Any = await engine.link.endpoint.client()
+    key = engine.keys(name)
+    if name in _CONTENTS:
+        await client.rename(key, f"{_ASIDE}:".encode() + key)
+    else:
+        await client.delete(key)
+
+
+async def _audit(made: Examination) -> AsyncIterator[Finding]:
+    """Every invariant. On a busy system a finding counts only if it stays; totals need a quiet moment."""
+    views, lasting = Views(made.engine), None
+    for _ in range(_AUDITS):
+        before = await views.last_event()
+        found = {broken[:2]: broken for broken in await audit(made.engine)}
+        lasting = {key: found[key] for key in found if lasting is None or key in lasting}
+        made.still = await views.last_event() == before
+        if not lasting or made.still:
+            break
+    for broken in (lasting or {}).values():
+        if made.still or broken.rule not in _COUNTED:
+            yield _of_audit(broken)
+
+
+def _of_audit(broken: Broken) -> Finding:
+    todo = _TODO.get(broken.rule, _MEND)
+    return Finding(broken.rule, broken.subject, broken.text, todo, fixable="--fix" in todo)
+
+
+_TODO: Final = {
+    "header": "penstock doctor --fix puts its arguments into the dead letter, if they are there",
+    "payload": "penstock doctor --fix buries it as payload_lost; its arguments are lost",
+    "payloads": "its header was lost: penstock doctor --fix drops the rest",
+    "conservation": "headers were deleted, and those jobs are lost; penstock doctor --fix sets the count",
+    "leases": "its worker is gone: the timer of any live worker takes the job back; penstock doctor --fix does so now",
+    "keepers": "restart the workers: they say which schedules they have; penstock doctor --fix clears the rest",
+    "result": "the result is lost; penstock doctor --fix notes that it is not kept",
+}
+
+
+# Who runs what
+
+
+async def _unknown_tasks(made: Examination) -> AsyncIterator[Finding]:
+    nodes = await Views(made.engine).workers()
+    known = {task for node in nodes for task in _tasks_of(node.info)} | set(made.tasks)
+    if not nodes and not made.tasks:
+        return  # nobody could know any
+    unknown: dict[str, int] = {}
+    for state in ("ready", "held", "scheduled"):
+        async for job in Listing(made.engine).each(Filter(state=state)):
+            if job.header.task not in known:
+                unknown[job.header.task] = unknown.get(job.header.task, 0) + 1
+    for task, number in sorted(unknown.items()):
+        text = f"{number} jobs wait for it, but no live worker knows it"
+        todo = "start a worker whose code has it, or: penstock job cancel --task NAME"
+        yield Finding("unknown_task", task, text, todo)
+
+
+def _tasks_of(info: str) -> list[str]:
+    try:
+        return [str(task) for task in json.loads(info)["tasks"]]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+async def _schedules(made: Examination) -> AsyncIterator[Finding]:
+    async for one in Views(made.engine).crons():
+        if one.orphaned or one.standing.status == "orphaned":
+            text = "is in no live worker's code any more, so that it makes no jobs"
+            todo = f"bring it back, or remove it: app.schedule({one.id!r}).remove()"
+            yield Finding("orphan", one.id, text, todo)
+
+
+async def _lanes(made: Examination) -> AsyncIterator[Finding]:
+    for lane in await LaneViews(made.engine.link).every():
+        if lane.conflict:
+            text = f"other code declares it differently: {lane.conflict}"
+            yield Finding(
+                "lane", lane.name, text, "deploy one declaration everywhere; until then the last job's counts"
+            )
+
+
+async def _unserved(made: Examination) -> AsyncIterator[Finding]:
+    views = Views(made.engine)
+    counts, nodes = await views.counts(), await views.workers()
+    for queue, row in sorted(counts.items()):
+        waiting = sum(row.get(state, 0) for state in ("ready", "held"))
+        if waiting and not any("*" in node.queues or queue in node.queues for node in nodes):
+            text = f"{waiting} jobs wait in it, but no live worker serves it"
+            yield Finding("unserved", queue, text, f"penstock worker -q {queue}", "advice")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    _server,
+    _latency,
+    _schema,
+    _kinds,
+    _audit,
+    _unknown_tasks,
+    _schedules,
+    _lanes,
+    _unserved,
+)
+
+
+def mended(before: Examination, after: Examination) -> list[Finding]:
+    """What was found before and is gone."""
+    rest = {(one.rule, one.subject) for one in after.findings}
+    return [replace(one) for one in before.findings if (one.rule, one.subject) not in rest]

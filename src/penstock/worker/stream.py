@@ -1,0 +1,303 @@
+"""The observable queue: jobs taken by hand, with back-pressure, renewed meanwhile, given back on leaving."""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+from collections import deque
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock import backoff
+from penstock.backoff import Backoff
+from penstock.codec import Envelope, encode_result, open_envelope
+from penstock.context import JobContext, enter, leave
+from penstock.engine.answers import Lease, Leased
+from penstock.engine.mailbox import QUIET_WORKER, Mailbox
+from penstock.engine.reach import Reach
+from penstock.errors import BadOption, PenstockError, StaleLease
+from penstock.program import Program
+from penstock.steer import Steer
+from penstock.worker.fetch import LOOK, Numbers
+from penstock.worker.keep import OwnKeeper
+from penstock.worker.lines import Lines, captured
+from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
+from penstock.worker.settle import Settled, settle
+from penstock.worker.worker import about, soon
+
+log = logging.getLogger("penstock.worker")
+
+MOST: Final = 1000  #: jobs that one stream may hold
+
+
+class QueueLease:
+    """A job that was taken by hand: `async with lease as job: …` completes it, an exception fails it and goes on.
+
+    `lease.result = value` is kept as its result. Retry, Snooze and Bury do what they do in a task. `complete`, `fail`
+    and `release` do the same without a block.
+    """
+
+    def __init__(self, stream: "QueueStream", lease: Lease, worker: str, number: int, context: JobContext) -> None:
+        self._stream = stream
+        self._lease = lease
+        self._worker = worker
+        self._number = number
+        self.job = context
+        self.result: Any = None
+        self._token: Any = None
+
+    def __repr__(self) -> str:
+        return f"<QueueLease {self.id} of {self.job.task}>"
+
+    @property
+    def id(self) -> str:
+        return self._lease.id
+
+    async def complete(self, result: Any = None) -> None:
+        """It is done; StaleLease if it is no longer this stream's."""
+        await self._settle(Done(encode_result(result)))
+
+    async def fail(self, error: BaseException) -> None:
+        """The attempt failed: another follows, or it is buried, as its task says."""
+        await self._settle(judge(self._lease, error, self._stream.policy(self._lease)))
+
+    async def release(self) -> None:
+        """Back to the head of its line; no attempt used."""
+        await self._settle(Back())
+
+    async def __aenter__(self) -> JobContext:
+        self._token = enter(self.job)
+        return self.job
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        with suppress(ValueError):  # entered in another task
+            leave(self._token)
+        if error is None:
+            await self._complete()
+        elif isinstance(error, Exception):
+            await self.fail(error)
+        else:
+            await asyncio.shield(self.release())  # cancelled, or the program ends
+        return isinstance(error, Steer)
+
+    async def _complete(self) -> None:
+        try:
+            outcome: Outcome = Done(encode_result(self.result))
+        except (TypeError, ValueError, OverflowError, RecursionError, PenstockError) as error:
+            outcome = Dead("result_not_storable", describe(error))
+        await self._settle(outcome)
+
+    async def _settle(self, outcome: Outcome) -> None:
+        await self._stream.settle(Settled(self._worker, self._number, self.id, outcome))
+
+
+class QueueStream:
+    """Jobs of one queue, at most `limit` unsettled at a time: `async with` it, then `async for` its leases."""
+
+    def __init__(self, program: Program, queue: str, limit: int) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
+            raise BadOption(f"limit={limit!r}: use a number from 1 to {MOST:,}")
+        self._program = program
+        self._queue = queue
+        self._limit = limit
+        self._name = ""
+        self._numbers = Numbers()
+        self._taken: deque[QueueLease] = deque()  #: not given to anybody yet
+        self._unsettled: dict[str, QueueLease] = {}
+        self._wake = asyncio.Event()  #: there may be work, or room
+        self._arrived = asyncio.Event()  #: there is a lease to give, or the end
+        self._stack = AsyncExitStack()
+        self._mail: asyncio.Task[None] | None = None
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        self._arrived.set()
+        await self._stack.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> QueueLease:
+        """The next job; it waits until there is one."""
+        if self._mail is None:
+            raise PenstockError("enter the stream first: async with queue.stream(limit=10) as leases: …")
+        while not self._taken:
+            if not self._open:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._taken.popleft()
+
+    async def settle(self, settled: Settled) -> None:
+        """Have the engine settle it, and make room for another."""
+        if self._unsettled.get(settled.id) is None:
+            raise StaleLease(f"job {settled.id} is no longer held by this stream: it was settled, or given back")
+        ((_, call),) = settle(self._engine, [settled])
+        (word,) = await call
+        self._unsettled.pop(settled.id, None)
+        self._wake.set()
+        if word == "stale":
+            raise StaleLease(f"job {settled.id} is no longer held by this stream: its lease was lost")
+
+    def policy(self, lease: Lease) -> Policy:
+        """What decides about another try: as its task says, or as for a task that says nothing."""
+        task = self._program.tasks.get(lease.found.ready.task)
+        envelope = _envelope(lease)
+        retry_on, give_up_on = (task.options.retry_on, task.options.give_up_on) if task else (None, ())
+        default = task.options.backoff if task else Backoff()
+        return Policy(
+            backoff.unpack(tuple(envelope.backoff)) if envelope and envelope.backoff else default,
+            retry_on if envelope is None or envelope.retry_on is None else tuple(envelope.retry_on),
+            give_up_on if envelope is None or envelope.give_up_on is None else tuple(envelope.give_up_on),
+        )
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        self._engine = self._program.hub().engine
+        self._reach = Reach()
+        self._life = self._program.settings.lease
+        loop = asyncio.get_running_loop()
+        self._keeper = OwnKeeper(
+            self._engine,
+            self._life,
+            self._reach,
+            lost=lambda worker: soon(loop, self._lost, worker),
+            cancelling=lambda job_id: soon(loop, self._cancel, job_id),
+            moved=self._wake.set,
+        )
+        self._lines = Lines(self._engine)
+        stack.enter_context(captured(self._program.settings.job_log))
+        await self._begin()
+        stack.push_async_callback(self._leave)
+        loops = [*self._keeper.start(), self._fill()]
+        stack.callback(self._keeper.stop)
+        tasks = [asyncio.create_task(one) for one in loops]
+        stack.push_async_callback(self._end, tasks)
+        self._open = True
+
+    async def _begin(self) -> None:
+        """An incarnation under a name that was never used."""
+        self._name, self._numbers = (
+            f"stream-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}",
+            Numbers(),
+        )
+        info = about(self._program) | {"slots": self._limit, "tasks": []}
+        self._keeper.begin(self._name, info, [self._queue])
+        await self._engine.register(self._name, self._life, json.dumps(info), [self._queue])
+        if self._mail is not None:
+            self._mail.cancel()
+        channels = [self._engine.keys.mailbox(self._name), *self._keeper.channels()]
+        mailbox = Mailbox(
+            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
+        )
+        self._mail = asyncio.create_task(mailbox.run())
+
+    async def _end(self, tasks: "list[asyncio.Task[None]]") -> None:
+        tasks += [self._mail] if self._mail else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        """Whatever was not settled goes back at once."""
+        self._taken.clear()
+        self._unsettled.clear()
+        await self._lines.aclose()
+        with suppress(PenstockError):  # what cannot be said is seen when the lease has run out
+            await self._keeper.gone(self._name)
+
+    async def _fill(self) -> None:
+        """Take as many as there is room for, and go on when there is room again or word of work."""
+        pause = 0.05
+        while True:
+            self._wake.clear()
+            room = self._limit - len(self._unsettled)
+            try:
+                more = room > 0 and await self._take(room)
+                self._reach.back("stream")
+                pause = 0.05
+            except PenstockError as error:
+                self._reach.lost("stream", error)
+                pause = min(pause * 2, 2.0)
+                await self._reach.pause("stream", pause)
+                more = True
+            if not more:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.uniform(LOOK * 0.8, LOOK)):  # noqa: S311  (jitter)
+                        await self._wake.wait()
+
+    async def _take(self, room: int) -> bool:
+        """Lease up to that many; whether there may be more."""
+        worker, number, numbers = self._name, self._numbers.take(), self._numbers
+        call = self._engine.lease(worker, number, queues=[self._queue], want=room, answered=numbers.floor)
+        try:
+            leased = await call
+        except BaseException:
+            numbers.give_back(number)
+            raise
+        numbers.answered(number)
+        if leased.word == "unknown":
+            self._lost(worker)
+            await self._begin()
+            return True
+        await self._hand_out(leased, worker, number)
+        return leased.again
+
+    async def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
+        for lease in leased.leases:
+            context = JobContext(lease, worker, number, self._engine, None, self._lines)
+            context.cancelling = bool(lease.found.ready.cancelling)
+            envelope = _envelope(lease)
+            context.tags = tuple(envelope.tags) if envelope else ()
+            found = QueueLease(self, lease, worker, number, context)
+            self._unsettled[lease.id] = found
+            self._taken.append(found)
+        for job_id in leased.unreadable:
+            await self._engine.bury(worker, [(job_id, number, "unreadable_header", "{}")])
+        if leased.leases:
+            self._arrived.set()
+
+    def _lost(self, worker: str) -> None:
+        """The engine knows it no longer: what it held is others' by now."""
+        if worker == self._name:
+            log.warning("stream %s was taken for dead; it goes on under a new name", worker)
+            self._taken.clear()
+            self._unsettled.clear()
+            self._wake.set()
+
+    def _cancel(self, job_id: str) -> None:
+        if (found := self._unsettled.get(job_id)) is not None:
+            found.job.cancelling = True
+
+    def _letter(self, channel: str, text: str) -> None:
+        if channel != self._engine.keys.mailbox(self._name):
+            self._keeper.letter(channel, text)
+        elif text == "work":
+            self._wake.set()
+        elif text.startswith("cancel "):
+            self._cancel(text.removeprefix("cancel "))
+
+    async def _look(self) -> None:
+        self._wake.set()
+        self._keeper.rearm()
+
+
+def _envelope(lease: Lease) -> Envelope | None:
+    try:
+        return open_envelope(lease.payload)
+    except Exception:  # noqa: BLE001  (whatever is stored there, the job can still be taken by hand)
+        return None

@@ -1,0 +1,135 @@
+"""Progress, four times a second at most, and the lines that jobs write."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from penstock import BadOption, Penstock, current_job
+from penstock.engine.views import LogLine
+
+
+async def _told(app: Penstock, kind: str) -> int:
+    return len([one async for one in app.events(since="0", kinds=[kind]).kept()])
+
+
+async def test_progress_is_written_four_times_a_second_at_most_and_the_last_word_counts(app: Penstock) -> None:
+    @app.task(name="count")
+    async def count() -> float:
+        began = time.monotonic()
+        for number in range(200):
+            await current_job().progress(number + 1, 200, "going")
+            await asyncio.sleep(0.005)
+        return time.monotonic() - began
+
+    job = await count.enqueue()
+    await app.run_until_idle()
+    took = await job.result(timeout=0)
+    status = await job.status()
+    assert status.progress == (200, 200, "going")
+    assert 2 <= await _told(app, "progress") <= took * 4 + 2
+
+
+async def test_what_was_said_last_is_passed_on_while_the_job_goes_on(app: Penstock) -> None:
+    go = asyncio.Event()
+
+    @app.task(name="count")
+    async def count() -> None:
+        await current_job().progress(1, 2)
+        await current_job().progress(2, 2)
+        await go.wait()
+
+    job = await count.enqueue()
+    async with app.worker(), asyncio.timeout(30):
+        while (await job.status()).progress != (2, 2, ""):  # noqa: ASYNC110  (the server knows)
+            await asyncio.sleep(0.02)
+        go.set()
+
+
+async def test_progress_from_a_thread_is_paced_too(app: Penstock) -> None:
+    @app.task(name="count")
+    def count() -> None:
+        for number in range(100):
+            current_job().progress_sync(number + 1, 100)
+
+    job = await count.enqueue()
+    await app.run_until_idle()
+    assert (await job.status()).progress == (100, 100, "")
+    assert await _told(app, "progress") <= 10
+
+
+async def test_what_a_job_logs_is_kept_with_it(app: Penstock) -> None:
+    @app.task(name="chat", retries=1, backoff=[0])
+    async def chat(fails: bool) -> None:
+        current_job().log("hello")
+        logging.getLogger("shop").warning("careful, %s", "please")
+        logging.getLogger("shop").debug("not this")
+        if fails and current_job().attempt == 1:
+            raise ValueError("no")
+
+    job, other = await chat.enqueue(fails=True), await chat.enqueue(fails=False)
+    await app.run_until_idle()
+    lines = await job.log()
+    mine = [(one.attempt, one.level, one.text) for one in lines if "attempt" not in one.text]
+    said = (("info", "hello"), ("warning", "careful, please"))
+    assert mine == [(attempt, *one) for attempt in (1, 2) for one in said]
+    assert any("attempt 1 failed" in one.text for one in lines)
+    assert [one.text for one in await other.log()] == ["hello", "careful, please"]
+    assert abs(lines[0].at / 1000 - time.time()) < 60
+
+
+async def test_lines_of_threads_are_kept_too_and_long_ones_cut(app: Penstock) -> None:
+    @app.task(name="chat")
+    def chat() -> None:
+        for number in range(300):
+            current_job().log(f"{number} " + "x" * 5_000)
+
+    job = await chat.enqueue()
+    await app.run_until_idle()
+    lines = await job.log()
+    assert 1 <= len(lines) <= 10
+    assert lines[-1].text.startswith("299 ")
+    assert len(lines[-1].text) == 2_000
+
+
+async def test_lines_arrive_while_the_job_runs(app: Penstock) -> None:
+    go = asyncio.Event()
+
+    @app.task(name="chat")
+    async def chat() -> None:
+        current_job().log("first")
+        await go.wait()
+
+    job = await chat.enqueue()
+    async with app.worker(), asyncio.timeout(30):
+        found: list[LogLine] = []
+        while not found:
+            await asyncio.sleep(0.02)
+            found = await job.log()
+        assert found[0].text == "first"
+        go.set()
+
+
+async def test_what_is_logged_outside_of_jobs_is_not_kept_and_the_handler_goes_with_the_worker(app: Penstock) -> None:
+    before = list(logging.getLogger().handlers)
+    async with app.worker():
+        assert len(logging.getLogger().handlers) == len(before) + 1
+        logging.getLogger("shop").error("outside")
+    assert logging.getLogger().handlers == before
+
+
+async def test_capturing_can_be_turned_off(url: str, app: Penstock) -> None:
+    quiet = Penstock(app.name, url=url, job_log="off")
+
+    @quiet.task(name="chat")
+    async def chat() -> None:
+        logging.getLogger("shop").error("not kept")
+        current_job().log("kept")
+
+    job = await chat.enqueue()
+    await quiet.run_until_idle()
+    assert [one.text for one in await job.log()] == ["kept"]
+    await quiet.aclose()
+    with pytest.raises(BadOption, match="job_log"):
+        Penstock("x", job_log="loud")
