@@ -255,6 +255,14 @@ class Machine(RuleBasedStateMachine):
     def revive(self, picks: list[int]) -> None:
         self.send("revive", list(self._some(picks, "dead", "cancelled")) or ["missing"])
 
+    @step(1, picks=some, queue=one_of("a", "b"))
+    def transfer(self, picks: list[int], queue: str) -> None:
+        self.send("transfer", list(self._some(picks, *UNFINISHED)) or ["missing"], queue)
+
+    @step(1, picks=some)
+    def discard(self, picks: list[int]) -> None:
+        self.send("discard", list(self._some(picks, "done", "dead", "cancelled")) or ["missing"])
+
     @step(2, finished=one_of(0, 100))
     def prune(self, finished: int) -> None:
         self.send("prune", Retention(finished=finished, dead=100, tomb_life=DAY * 9))
