@@ -155,7 +155,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def everything_agrees(self) -> None:
         if len(self.sent) % 4 == 0:  # it takes longer than all the rest
-            assert self.world.audit() == []
+            found = self.world.audit()
+            assert found == [], found
         for batch, state in self.batches.items():
             assert state.total == state.done + state.dead + state.cancelled + state.pending
             thens = {f"{batch}@then-{n}" for n in range(1, state.generation + (state.phase == "ended"))}
@@ -168,7 +169,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.world.audit() == []:
             self._drain()
-            assert self.world.audit() == []
+            found = self.world.audit()
+            assert found == [], found
         self.world.seen.update(["run"])
 
     # Batches come and end
