@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.backoff import Backoff
+    from penstock.batch import Batch
+    from penstock.batch_state import BatchStatus
     from penstock.context import JobContext, current_job
     from penstock.cron import Schedule, ScheduleStatus, Tick
     from penstock.errors import (
         BadArguments,
         BadOption,
+        BatchNotFound,
         BatchSealed,
         JobCancelled,
         JobFailed,
@@ -37,7 +40,10 @@ __all__ = [
     "Backoff",
     "BadArguments",
     "BadOption",
+    "Batch",
+    "BatchNotFound",
     "BatchSealed",
+    "BatchStatus",
     "Bury",
     "Call",
     "Event",
@@ -75,7 +81,10 @@ _HOMES = {
     "Backoff": "penstock.backoff",
     "BadArguments": "penstock.errors",
     "BadOption": "penstock.errors",
+    "Batch": "penstock.batch",
+    "BatchNotFound": "penstock.errors",
     "BatchSealed": "penstock.errors",
+    "BatchStatus": "penstock.batch_state",
     "Bury": "penstock.steer",
     "Call": "penstock.task",
     "Event": "penstock.events",

@@ -2,19 +2,24 @@
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from penstock.batch import Batch, OnError, check_call, check_on_error, new_batch
+from penstock.batch_state import BatchStatus
 from penstock.codec import decode_any
+from penstock.context import running_on_loop
 from penstock.control import LaneControl
 from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
 from penstock.edit import retry_edited
 from penstock.engine.deaths import DeadGroup, Deaths
+from penstock.engine.engine import NewBatch
 from penstock.engine.keys import Keys
-from penstock.errors import BadArguments, BadOption, UnknownTask
+from penstock.errors import BadOption, PenstockError, UnknownTask
 from penstock.events import Events, Since
 from penstock.handle import Job
 from penstock.hub import Hub
 from penstock.lanes import Lane, lane_name, lock_spec
+from penstock.mapping import map_rows
 from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
 from penstock.producer import all_checked, each, pages_sync
 from penstock.program import Lifespan, Program
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 ScheduledTask = TypeVar("ScheduledTask", bound=Task[..., Any, Any])
 
@@ -207,7 +213,7 @@ class Penstock:
 
         async def jobs() -> Any:
             async for call in each(calls):
-                _check_call(call, self.tasks)
+                check_call(call, self.tasks, "enqueue_many")
                 sent.append(call)
                 yield call.job
 
@@ -219,7 +225,7 @@ class Penstock:
         """The same from blocking code."""
         sent = list(calls)
         for call in sent:
-            _check_call(call, self.tasks)
+            check_call(call, self.tasks, "enqueue_many")
         found = [
             placed
             for page in pages_sync(call.job for call in sent)
@@ -239,6 +245,115 @@ class Penstock:
         job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
+
+    # Batches
+
+    def batch(
+        self,
+        name: str = "",
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        then: Task[..., Any, Any] | None = None,
+        on_failure: Task[..., Any, Any] | None = None,
+        abandon_after: Duration = "24h",
+        keep: Duration = "24h",
+        on_error: OnError = "keep",
+        id: str | None = None,  # noqa: A002  (options are named as everywhere)
+    ) -> Batch:
+        """A batch: `async with app.batch("nightly", limit=8) as batch: await batch.add(task.call(1))`.
+
+        At most `limit` members run at once; `priority` is every member's. `then` is a task that is given the
+        BatchStatus when the batch is sealed and no member is unfinished; `on_failure` likewise at the first dead
+        member. Left open for `abandon_after` without a new member it is cancelled; it is remembered for `keep` after
+        its end. When its block fails it stays open, or is cancelled with `on_error="cancel"`.
+        """
+        new = new_batch(
+            name,
+            limit=limit,
+            priority=priority,
+            then=then,
+            on_failure=on_failure,
+            abandon_after=abandon_after,
+            keep=keep,
+            id=id,
+        )
+        return Batch(lambda: self.hub, self.tasks, new, on_error=check_on_error(on_error))
+
+    async def get_batch(self, batch_id: str) -> Batch:
+        """The same batch elsewhere; BatchNotFound if nothing is known of it."""
+        return self._batch(await self._some_batch(batch_id).status())
+
+    def get_batch_sync(self, batch_id: str) -> Batch:
+        return self._batch(self._some_batch(batch_id).status_sync())
+
+    def _some_batch(self, batch_id: str, name: str = "") -> Batch:
+        return Batch(lambda: self.hub, self.tasks, NewBatch(batch_id, name), is_open=True)
+
+    def _batch(self, status: BatchStatus) -> Batch:
+        return self._some_batch(status.id, status.name)
+
+    @overload
+    async def map(
+        self,
+        task: Task[Concatenate[A, ...], R, Any],
+        rows: Iterable[A] | AsyncIterable[A],
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        progress: bool = False,
+        return_exceptions: Literal[False] = False,
+        on_error: OnError = "keep",
+    ) -> list[R]: ...
+    @overload
+    async def map(
+        self,
+        task: Task[Concatenate[A, ...], R, Any],
+        rows: Iterable[A] | AsyncIterable[A],
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        progress: bool = False,
+        return_exceptions: bool,
+        on_error: OnError = "keep",
+    ) -> list[R | PenstockError]: ...
+    async def map(
+        self,
+        task: Task[Concatenate[A, ...], R, Any],
+        rows: Iterable[A] | AsyncIterable[A],
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        progress: bool = False,
+        return_exceptions: bool = False,
+        on_error: OnError = "keep",
+    ) -> Any:
+        """A job for each row, at most `limit` at once; their results in the order of the rows.
+
+        If one fails, its JobFailed is raised once all have ended, or returned in its place with `return_exceptions`.
+        """
+        batch = self.batch(task.name, limit=limit, priority=priority, on_error=on_error)
+        results = await map_rows(batch, task, rows, progress=progress)
+        failed = next((one for one in results if isinstance(one, PenstockError)), None)
+        if failed is not None and not return_exceptions:
+            raise failed
+        return results
+
+    def map_sync(
+        self,
+        task: Task[Concatenate[A, ...], R, Any],
+        rows: Iterable[A],
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        progress: bool = False,
+        on_error: OnError = "keep",
+    ) -> list[R]:
+        """The same from blocking code."""
+        if running_on_loop():
+            raise PenstockError("map_sync() would block the event loop that may have to run the jobs: await map()")
+        work = self.map(task, rows, limit=limit, priority=priority, progress=progress, on_error=on_error)
+        return self.hub.run(work)
 
     # Watching
 
@@ -367,11 +482,3 @@ def _check_executor(name: str, function: Callable[..., Any], executor: str | Non
         )
     if executor == "thread" and inspect.iscoroutinefunction(function):
         raise BadOption(f'{name}: executor="thread" is for def tasks; an async def runs on the loop')
-
-
-def _check_call(call: object, tasks: dict[str, Task[..., Any, Any]]) -> None:
-    if not isinstance(call, Call):
-        raise BadArguments(f"enqueue_many takes calls, such as task.call(1), not {call!r}")
-    known = tasks.get(call.task.name)
-    if known is None or known.function is not call.task.function:
-        raise BadArguments(f"{call!r} is a call of another app's task: send it with that app")

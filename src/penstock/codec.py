@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import asdict
 
+from penstock.batch_state import BatchStatus
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 from penstock.options import Options, unknown
 
@@ -37,6 +38,7 @@ class Envelope(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True)
     retry_on: list[str] | None = None
     give_up_on: list[str] | None = None
     redact: list[str] = []
+    status: str = ""  #: the parameter that a batch gives its status to, also if it has no annotation
 
 
 open_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -104,13 +106,13 @@ class Signature:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
         return packed
 
-    def decode(self, packed: bytes | msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
+    def decode(self, packed: bytes | msgspec.Raw, status: str = "") -> tuple[list[Any], dict[str, Any]]:
         """Arguments for a call, converted by the annotations; BadArguments if they do not fit."""
         try:
             found = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
-        return self._for_call(found)
+        return self._for_call(found, status)
 
     def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments that came as JSON, converted by the annotations: it has fewer types than what is stored."""
@@ -119,8 +121,10 @@ class Signature:
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
 
-    def _for_call(self, found: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
+    def _for_call(self, found: msgspec.Struct, status: str = "") -> tuple[list[Any], dict[str, Any]]:
         values = asdict(found)
+        if status and isinstance(values.get(status), dict):
+            values[status] = msgspec.convert(values[status], BatchStatus)
         if self._optional:
             values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if self._simple:

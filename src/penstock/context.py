@@ -91,6 +91,11 @@ class JobContext:
         return self._lease.found.ready.queue
 
     @property
+    def batch(self) -> str:
+        """The id of the batch that it is a member of, or nothing."""
+        return self._lease.found.ready.batch
+
+    @property
     def attempt(self) -> int:
         """1 for the first run."""
         return self._lease.attempt

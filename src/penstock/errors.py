@@ -2,7 +2,7 @@
 
 PenstockError
 ├── JobFailed, JobCancelled, ResultExpired      the answer of an awaited job
-├── JobNotFound, ScheduleNotFound
+├── JobNotFound, BatchNotFound, ScheduleNotFound
 ├── StaleLease                                  this attempt no longer owns its job
 ├── QueueFull, PayloadTooLarge                  refused before anything was stored
 ├── UnknownTask, BadArguments, BadOption        wrong where it was written
@@ -31,6 +31,10 @@ class ResultExpired(PenstockError):
 
 class JobNotFound(PenstockError):
     """No job of this id is known here, or it has been forgotten since."""
+
+
+class BatchNotFound(PenstockError):
+    """No batch of this id is known here, or it has been forgotten since its end."""
 
 
 class ScheduleNotFound(PenstockError):

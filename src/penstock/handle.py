@@ -63,7 +63,7 @@ class JobStatus:
 class Job(Generic[R_co]):
     """A handle on one job. `created` is False when `id` or `unique` found an earlier one."""
 
-    __slots__ = ("_decode", "_hub", "_redact", "created", "id")
+    __slots__ = ("_decode", "_hub", "_redact", "_watched", "created", "id")
 
     def __init__(
         self,
@@ -73,8 +73,10 @@ class Job(Generic[R_co]):
         *,
         created: bool = True,
         redact: tuple[str, ...] = (),
+        watched: Watched | None = None,
     ) -> None:
         self._hub = hub
+        self._watched = watched  #: how it ended, if that came along
         self._redact = redact
         self._decode = decode
         self.id = job_id
@@ -101,6 +103,8 @@ class Job(Generic[R_co]):
 
         JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
         """
+        if self._watched is not None:
+            return self._outcome(self._watched)
         if timeout is not None and timeout <= 0:
             return self._outcome(self._ended(await self._hub.views.job(self.id)))
         try:
@@ -111,6 +115,8 @@ class Job(Generic[R_co]):
 
     def result_sync(self, timeout: float | None = None) -> R_co:
         """The same from blocking code."""
+        if self._watched is not None:
+            return self._outcome(self._watched)
         if running_on_loop():
             raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
         if timeout is not None and timeout <= 0:

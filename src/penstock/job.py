@@ -65,6 +65,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     progress: str = ""  #: JSON
     compact: int = 0  #: 1 for a tombstone: only identity and outcome are left
     death: str = ""  #: fingerprint of the error that it died of; other dead jobs may have the same
+    finish: int = 0  #: its finish number in its batch, while it is dead or cancelled and may yet run again
 
     @property
     def attempt(self) -> int:

@@ -189,7 +189,7 @@ def _encodable(value: str) -> bool:
     return True
 
 
-def _priority(value: object) -> int:
+def priority_of(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 99:
         raise BadOption(f"priority={_short(value)}: use 0 (first) to 99 (last)")
     return value
@@ -267,7 +267,7 @@ def _short(value: object) -> str:
 
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "queue": queue_name,
-    "priority": _priority,
+    "priority": priority_of,
     "delay": lambda value: milliseconds(value, "delay"),
     "at": instant,
     "expires": lambda value: milliseconds(value, "expires"),

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.backoff import pack
 from penstock.codec import Envelope, Signature, check_size, encode
-from penstock.engine.answers import checked
+from penstock.engine.answers import Watched, checked
 from penstock.engine.engine import NewJob
 from penstock.errors import BadOption
 from penstock.handle import Job
@@ -126,9 +126,17 @@ class Task(Generic[P, R, T]):
         job.status_sync()
         return job
 
-    def job(self, found: str, *, created: bool = False) -> Job[R]:
+    def job(self, found: str, *, created: bool = False, watched: Watched | None = None) -> Job[R]:
         redact = self.options.redact
-        return Job(self._hub(), found, self.signature.decode_result, created=created, redact=redact)
+        decode = self.signature.decode_result
+        return Job(self._hub(), found, decode, created=created, redact=redact, watched=watched)
+
+    def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
+        """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""
+        gap = encode(secrets.token_bytes(16))
+        envelope = self._envelope(b"\x81" + encode(parameter) + gap)
+        before, _, after = encode(msgspec.structs.replace(envelope, status=parameter)).partition(gap)
+        return before, after
 
     async def pause(self) -> None:
         """Have none of its jobs started, in any queue, until it is resumed; those that run go on."""

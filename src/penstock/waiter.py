@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.engine.answers import Watched
@@ -22,19 +23,50 @@ class Waiter:
 
     async def wait(self, job_id: str) -> Watched:
         """How the job ended, or `missing`."""
+        return await self._desk().wait(job_id)
+
+    def _desk(self) -> "_Desk":
         loop = asyncio.get_running_loop()
         desk = self._desks.get(loop)
         if desk is None:
             for ended in [one for one in self._desks if one.is_closed()]:
                 del self._desks[ended]
             desk = self._desks[loop] = _Desk(self._engine, loop)
-        return await desk.wait(job_id)
+        return desk
+
+    @asynccontextmanager
+    async def news(self, key: str) -> AsyncIterator["News"]:
+        """Hear whenever something is said about a key, and after every reconnect."""
+        desk = self._desk()
+        with desk.hearing(key) as news:
+            await desk.listening()
+            yield news
 
     async def aclose(self) -> None:
         """Stop listening on this loop; who still waits gets an error."""
         desk = self._desks.pop(asyncio.get_running_loop(), None)
         if desk is not None:
             await desk.aclose()
+
+
+class News:
+    """Something may have happened: whoever waits looks, and waits again."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client  #: whose mailbox is to be told
+        self._told = asyncio.Event()
+        self._closed = False
+
+    def tell(self, *, closed: bool = False) -> None:
+        self._closed = self._closed or closed
+        self._told.set()
+
+    async def wait(self) -> None:
+        """Until it is told, or has been since the last time."""
+        await self._told.wait()
+        self._told.clear()
+        if self._closed:
+            raise PenstockError("the app was closed while a batch was awaited")
 
 
 class _Desk:
@@ -46,6 +78,7 @@ class _Desk:
         self._name = "c-" + secrets.token_hex(8)
         self._waiting: dict[str, set[asyncio.Future[Watched]]] = {}
         self._asking: set[str] = set()
+        self._news: dict[str, set[News]] = {}
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._mailbox: Mailbox | None = None
@@ -61,7 +94,26 @@ class _Desk:
         finally:
             self._forget(job_id, answer)
 
+    @contextmanager
+    def hearing(self, key: str) -> Iterator[News]:
+        news = News(self._name)
+        self._news.setdefault(key, set()).add(news)
+        try:
+            yield news
+        finally:
+            self._news[key].discard(news)
+            if not self._news[key]:
+                del self._news[key]
+
+    async def listening(self) -> None:
+        """Until letters arrive here."""
+        self._listen()
+        assert self._mailbox is not None
+        await self._mailbox.open.wait()
+
     async def aclose(self) -> None:
+        for news in [one for several in self._news.values() for one in several]:
+            news.tell(closed=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -84,10 +136,16 @@ class _Desk:
 
     def _told(self, _channel: str, text: str) -> None:
         for job_id in text.split(SEPARATOR)[1:]:
-            self._ask(job_id)
+            if job_id in self._news:
+                for news in self._news[job_id]:
+                    news.tell()
+            else:
+                self._ask(job_id)
 
     async def _look_again(self) -> None:
         self._ask_all(self._waiting)
+        for news in [one for several in self._news.values() for one in several]:
+            news.tell()
 
     def _ask_all(self, ids: Iterable[str]) -> None:
         for job_id in ids:

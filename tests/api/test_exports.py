@@ -17,6 +17,7 @@ NAMES = {
     "a job": {"Job", "JobStatus", "Failure", "JobContext", "current_job", "Retry", "Snooze", "Bury"},
     "time": {"Schedule", "ScheduleStatus", "Tick"},
     "lanes": {"Lane"},
+    "batches": {"Batch", "BatchStatus"},
     "watching": {"Event"},
     "workers": {"Worker"},
     "errors": {
@@ -32,6 +33,7 @@ NAMES = {
         "UnknownTask",
         "BadArguments",
         "BadOption",
+        "BatchNotFound",
         "BatchSealed",
         "Unavailable",
         "UnsuitableServer",

@@ -28,7 +28,7 @@ import os
 import time
 from pathlib import Path
 
-from penstock import Penstock, current_job
+from penstock import BatchStatus, Penstock, current_job
 
 app = Penstock(os.environ["NAMESPACE"])
 
@@ -38,6 +38,11 @@ async def send(user: int, subject: str = "hi") -> str:
     if user == 13:
         raise ValueError("unlucky")
     return f"{user}:{subject}"
+
+
+@app.task(queue="mail")
+async def add_up(status: BatchStatus) -> int:
+    return status.total
 
 
 @app.task
@@ -489,3 +494,53 @@ def test_failed_attempts_are_shown_with_the_worker_that_made_them(shell: Shell) 
     worker = shell.json("job", "show", job_id)["attempts"][0]["worker"]
     assert "WORKER" in out
     assert worker in out
+
+
+# Batches
+
+OPEN = """
+import sys, tasks
+options = {"limit": 2, "then": tasks.add_up} if sys.argv[1] == "seal" else {}
+with tasks.app.batch("nightly" if options else "left", **options) as batch:
+    batch.add_many_sync(tasks.send.call(n) for n in range(int(sys.argv[2]), int(sys.argv[3])))
+    print(batch.id, flush=True)
+    if sys.argv[1] == "leave":
+        import os
+        os._exit(0)
+"""
+
+
+def _opened(shell: Shell, how: str, first: int, last: int) -> str:
+    (shell.folder / "produce.py").write_text(OPEN)
+    command = [sys.executable, "produce.py", how, str(first), str(last)]
+    done = subprocess.run(command, cwd=shell.folder, env=shell.environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_batch_is_watched_to_its_end(shell: Shell) -> None:
+    batch = _opened(shell, "seal", 0, 5)
+    with shell.worker("-q", "mail"):
+        out, err = shell.run("batch", "watch", batch, "--timeout", "60")
+    assert "nightly: 5 of 5 done, 0 running, 0 failed, ended" in err
+    assert "ended" in out
+    found = shell.json("batch", "show", batch)
+    assert (found["total"], found["done"], found["state"], found["open"], found["running"]) == (5, 5, "ended", False, 0)
+    assert shell.run("batch", "seal", batch)[0]
+
+
+def test_a_batch_with_a_failed_member_fails_the_watch(shell: Shell) -> None:
+    batch = _opened(shell, "seal", 13, 14)
+    with shell.worker("-q", "mail"):
+        shell.run("batch", "watch", batch, "--timeout", "60", code=Exit.JOB_FAILED)
+    assert shell.json("batch", "retry", batch)["pending"] == 1
+
+
+def test_a_batch_that_was_left_open_is_listed_sealed_and_cancelled(shell: Shell) -> None:
+    batch = _opened(shell, "leave", 0, 3)
+    assert [row["id"] for row in shell.json("batch", "ls", "--open")] == [batch]
+    assert "left" in shell.run("batch", "ls")[0]
+    assert shell.json("batch", "seal", batch)["state"] == "sealed"
+    shell.run("batch", "watch", batch, "--timeout", "100ms", code=Exit.TIMED_OUT)
+    found = shell.json("batch", "cancel", batch, "--reason", "not wanted")
+    assert (found["state"], found["cancelled"], found["reason"]) == ("ended", 3, "not wanted")
+    shell.run("batch", "show", "nobody", code=Exit.NOT_FOUND)

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.batch_state import BatchSpec, BatchState, BatchStatus, Ending, read_state, read_status
 from penstock.engine.answers import Lease
-from penstock.engine.engine import Engine, NewJob
+from penstock.engine.engine import Engine, NewBatch, NewJob
 from penstock.engine.views import Views
 from penstock.job import Header
 from penstock.schedule import Spec, Standing, first, plan, unpack_standing
@@ -21,6 +22,42 @@ def new_job(job_id: str | None = None, *, payload: bytes = b"payload", **fields:
     """A job to be enqueued; without an id it gets a generated one."""
     header = Header(state="", task=fields.pop("task", "tasks:run"), **fields)
     return NewJob(job_id or secrets.token_hex(10), header, payload)
+
+
+def new_batch(batch_id: str, *, then: bool = True, on_failure: bool = True, **fields: Any) -> NewBatch:
+    """A batch to be opened; what it makes at its end has the status as its payload, between < and >."""
+    made = {"then": then, "on_failure": on_failure}
+    parts = {name: Ending(_made(name), b"<", b">") for name, wanted in made.items() if wanted}
+    return NewBatch(batch_id, fields.pop("name", batch_id), spec=BatchSpec(**parts), **fields)
+
+
+def _made(name: str) -> bytes:
+    return msgspec.msgpack.encode(Header(state="", task=f"tasks:{name}", queue="ends"))
+
+
+async def open_batch(engine: Engine, batch_id: str, *jobs: NewJob, **fields: Any) -> None:
+    """Open a batch, with these members."""
+    assert await engine.open_batch(new_batch(batch_id, **fields)) == "created"
+    if jobs:
+        members = [NewJob(id_, msgspec.structs.replace(h, batch=batch_id), payload) for id_, h, payload in jobs]
+        assert {placed.word for placed in await engine.enqueue(members)} == {"created"}
+
+
+async def batch_of(engine: Engine, batch_id: str) -> BatchState:
+    return read_state(await (await raw(engine)).hget(engine.keys("batches"), f"state\x1f{batch_id}"))
+
+
+async def numbers_of(engine: Engine, batch_id: str) -> tuple[str, int, int, int, int, int]:
+    """Phase, total, done, dead, cancelled, pending."""
+    b = await batch_of(engine, batch_id)
+    return b.phase, b.total, b.done, b.dead, b.cancelled, b.pending
+
+
+async def made_by(engine: Engine, batch_id: str) -> dict[str, BatchStatus]:
+    """What the batch has made so far, `then-1` or `on_failure-1`, and the status that it carries."""
+    payloads = await (await raw(engine)).hgetall(engine.keys("payloads"))
+    rows = {name.decode(): value for name, value in payloads.items() if name.startswith(f"{batch_id}@".encode())}
+    return {name.partition("@")[2]: read_status(value[1:-1]) for name, value in rows.items()}
 
 
 async def enqueue(engine: Engine, *jobs: NewJob) -> list[str]:

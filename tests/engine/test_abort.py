@@ -27,8 +27,10 @@ from tests.engine.factories import (
     TestWorker,
     call_of,
     enqueue,
+    new_batch,
     new_job,
     new_spec,
+    open_batch,
     set_cron,
     standing_of,
     tick,
@@ -47,8 +49,13 @@ async def _running(engine: Engine, *, cancelling: bool = False) -> tuple[TestWor
     """A worker that runs two jobs with everything a job can hold, and one that sleeps."""
     worker = await TestWorker(engine, "worker").register()
     await (await TestWorker(engine, "sleeper").register()).lease()
-    a = new_job("a", unique="u", expires=60_000, lanes=["lock:t", ORDERED])
-    await enqueue(engine, a, new_job("b", queue="other", lanes=[LIMITED, RATED]))
+    await open_batch(engine, "outer")
+    await open_batch(engine, "inner", parent="outer")
+    a = new_job("a", unique="u", expires=60_000, lanes=["lock:t", ORDERED], batch="inner")
+    await enqueue(engine, a, new_job("b", queue="other", lanes=[LIMITED, RATED], batch="inner"))
+    await engine.seal_batch("inner")
+    await engine.seal_batch("outer")
+    await engine.watch_batch("client", "outer")
     leases = [*await worker.lease(1), *await worker.lease(1)]
     waiting = ["lock:t", ORDERED, RATED, HOLD]
     await enqueue(engine, *(new_job(f"after{i}", lanes=[spec, LIMITED]) for i, spec in enumerate(waiting)))
@@ -350,6 +357,57 @@ async def before_tick(engine: Engine, clock: Clock) -> Call[Any]:
     await engine.cancel([(await standing_of(engine, "set")).last])
     expected = (await standing_of(engine, "set")).next
     return engine.tick("set", spec, expected, plan("set", spec, expected, clock()))
+
+
+@scenario
+async def before_open_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    await open_batch(engine, "outer")
+    return engine.open_batch(new_batch("inner", parent="outer", limit=2))
+
+
+@scenario
+async def before_seal_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    await open_batch(engine, "outer")
+    await engine.watch_batch("client", "outer")
+    await open_batch(engine, "inner", new_job("a"), parent="outer")
+    await engine.cancel(["a"])
+    await engine.seal_batch("outer")
+    return engine.seal_batch("inner")
+
+
+@scenario
+async def before_cancel_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(3)))
+    return engine.cancel_batch("b")
+
+
+@scenario
+async def before_retry_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    return engine.retry_batch("inner", "x")
+
+
+@scenario
+async def before_do_chores(engine: Engine, clock: Clock) -> Call[Any]:
+    await _running(engine)
+    await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(3)))
+    await open_batch(engine, "inside", new_job("k"), parent="b")
+    await engine.cancel_batch("b")
+    return engine.do_chores("cancel", "b")
+
+
+@scenario
+async def before_set_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(12)), limit=9, priority=50)
+    return engine.set_batch("b", priority=3, limit=11)
+
+
+@scenario
+async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
+    worker, held = await _running(engine)
+    await engine.complete(worker.name, [(*held[0], b"result")])
+    return engine.watch_batch("client", "inner", finished=10, after=1)
 
 
 def test_every_script_has_a_scenario() -> None:

@@ -2,7 +2,18 @@
 
 from penstock.engine.engine import Engine
 from penstock.engine.views import Views
-from tests.engine.factories import HOLD, TestWorker, dump, enqueue, happened, header_of, new_job, populate, raw
+from tests.engine.factories import (
+    HOLD,
+    TestWorker,
+    dump,
+    enqueue,
+    happened,
+    header_of,
+    new_job,
+    open_batch,
+    populate,
+    raw,
+)
 
 
 async def test_what_was_stored_of_it_is_gone_but_its_id_is_known(engine: Engine) -> None:
@@ -49,3 +60,11 @@ async def test_its_error_is_listed_no_more(engine: Engine) -> None:
     assert await client.zcard(engine.keys("deaths")) == 2
     await engine.discard(["dead"])
     assert await client.zcard(engine.keys("deaths")) == 1
+
+
+async def test_a_member_stays_until_its_batch_has_ended(engine: Engine) -> None:
+    await open_batch(engine, "b", new_job("a"), then=False)
+    await engine.cancel(["a"])
+    assert await engine.discard(["a"]) == ["cancelled"]
+    await engine.seal_batch("b")
+    assert await engine.discard(["a"]) == ["ok"]

@@ -2,7 +2,18 @@
 
 from penstock.engine.engine import Engine
 from penstock.engine.views import Views
-from tests.engine.factories import LIMITED, ORDERED, TestWorker, dump, enqueue, happened, header_of, new_job
+from tests.engine.factories import (
+    LIMITED,
+    ORDERED,
+    TestWorker,
+    dump,
+    enqueue,
+    happened,
+    header_of,
+    new_job,
+    numbers_of,
+    open_batch,
+)
 
 
 async def test_waiting_jobs_change_queues_and_keep_their_order_and_state(engine: Engine) -> None:
@@ -59,3 +70,9 @@ async def test_a_turn_that_was_taken_is_kept(engine: Engine) -> None:
     assert await worker.lease(9) == []
     await engine.reschedule(["first"], 0)
     assert [one.id for one in await worker.lease(9)] == ["first"]
+
+
+async def test_a_member_of_a_batch_that_goes_to_another_queue_counts_once(engine: Engine) -> None:
+    await open_batch(engine, "b", new_job("a"), new_job("later", due=5_000))
+    assert await engine.transfer(["a", "later"], "other") == ["ok", "ok"]
+    assert await numbers_of(engine, "b") == ("open", 2, 0, 0, 0, 2)

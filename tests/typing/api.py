@@ -4,7 +4,22 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from penstock import Backoff, Bury, Call, Job, JobStatus, Penstock, Retry, ScheduleStatus, Snooze, Worker, current_job
+from penstock import (
+    Backoff,
+    Batch,
+    BatchStatus,
+    Bury,
+    Call,
+    Job,
+    JobStatus,
+    Penstock,
+    PenstockError,
+    Retry,
+    ScheduleStatus,
+    Snooze,
+    Worker,
+    current_job,
+)
 
 app = Penstock("shop")
 
@@ -84,6 +99,37 @@ async def schedules(job: Job[str]) -> None:
     await job.reschedule(delay="10m")
     await job.reschedule(at=datetime.now(UTC))
     await job.run_now()
+
+
+@app.task
+async def report(status: BatchStatus) -> None:
+    assert_type(status.total, int)
+    assert_type(status.open, bool)
+    assert_type(status.ended, datetime | None)
+
+
+async def batches() -> None:
+    async with app.batch("nightly", limit=8, priority=20, then=report, on_failure=report, on_error="cancel") as batch:
+        assert_type(batch, Batch)
+        assert_type(await batch.add(send.call(7)), Job[str])
+        assert_type(await batch.add_many(send.call(i) for i in range(3)), list[Job[str]])
+        assert_type(batch.add_sync(resize.call("a")), Job[bytes])
+        assert_type(batch.batch("inside", then=report), Batch)
+    assert_type(await batch.wait(timeout=60), BatchStatus)
+    assert_type(batch.wait_sync(), BatchStatus)
+    async for job in batch.as_completed():
+        assert_type(job, Job[Any])
+    assert_type(await app.get_batch(batch.id), Batch)
+    assert_type(app.get_batch_sync(batch.id), Batch)
+    assert_type(await batch.status(), BatchStatus)
+    assert_type(await batch.cancel(), BatchStatus)
+    assert_type(await batch.retry_failed(), int)
+    await batch.set(priority=5, limit=2)
+    await batch.seal()
+    assert_type(await app.map(send, range(3), limit=8, progress=True), list[str])
+    assert_type(await app.map(resize, ["a"], return_exceptions=True), list[bytes | PenstockError])
+    assert_type(app.map_sync(send, [1]), list[str])
+    await app.map(send, ["seven"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def workers() -> None:

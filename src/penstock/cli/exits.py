@@ -5,6 +5,7 @@ from enum import IntEnum
 from penstock.errors import (
     BadArguments,
     BadOption,
+    BatchNotFound,
     JobCancelled,
     JobFailed,
     JobNotFound,
@@ -41,6 +42,7 @@ _CODES: dict[type[PenstockError], Exit] = {
     JobFailed: Exit.JOB_FAILED,
     JobCancelled: Exit.JOB_FAILED,
     JobNotFound: Exit.NOT_FOUND,
+    BatchNotFound: Exit.NOT_FOUND,
     ScheduleNotFound: Exit.NOT_FOUND,
     UnknownTask: Exit.NOT_FOUND,
 }

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again."),
     "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),
     "dead": ("penstock.cli.dead:dead", "List what jobs died of, run them again, discard them."),
+    "batch": ("penstock.cli.batch:batch", "Look at batches, watch, seal and cancel them."),
     "lane": ("penstock.cli.lane:lane", "List lanes and locks, change what they allow."),
     "cron": ("penstock.cli.cron:cron", "List schedules, run, pause and resume them."),
     "events": ("penstock.cli.events:events", "Print what happens, as it happens."),

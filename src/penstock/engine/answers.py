@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.batch_state import BatchStatus, read_status
 from penstock.errors import QueueFull
 from penstock.job import Attempt, Begun, Header, Running, read_header, read_running
 from penstock.schedule import Spec, Standing, unpack, unpack_standing
@@ -81,6 +82,31 @@ class Watched(NamedTuple):
     attempts: list[Attempt]
 
 
+class Chores(NamedTuple):
+    """How much was done; when the next chore is due (-1: none), the server's now; whether this one goes on."""
+
+    moved: int
+    next: int
+    now: int
+    more: bool
+
+
+class Member(NamedTuple):
+    """A member of a batch that has finished: its finish number, and how it ended."""
+
+    number: int
+    id: str
+    watched: Watched
+
+
+class WatchedBatch(NamedTuple):
+    """How a batch stands, None if there is none; and a page of its finished members, if it was asked for."""
+
+    status: BatchStatus | None
+    members: list[Member]
+    last: int  #: finish number of the last, 0 without one; batches inside have numbers, too
+
+
 class DueCron(NamedTuple):
     """A schedule that is due; without a spec or a standing if this version cannot read them."""
 
@@ -148,6 +174,25 @@ def read_watched(raw: list[bytes]) -> list[Watched]:
         Watched(state.decode(), read_header(header) if header else None, result, _history(attempts) if attempts else [])
         for state, header, result, attempts in rows
     ]
+
+
+def read_chores(raw: list[Any]) -> Chores:
+    return Chores(int(raw[0]), int(raw[1]), int(raw[2]), bool(raw[3]))
+
+
+def read_watched_batch(raw: list[bytes]) -> WatchedBatch:
+    if not raw[0]:
+        return WatchedBatch(None, [], 0)
+    rows = list(zip(*(raw[i::5] for i in range(1, 6)), strict=True))
+    found = [_member(int(row[0]), row[1].decode(), *row[2:]) for row in rows if not row[1].startswith(b"{")]
+    return WatchedBatch(read_status(raw[0]), found, int(rows[-1][0]) if rows else 0)
+
+
+def _member(number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
+    if not header:
+        return Member(number, job_id, Watched("missing", None, b"", []))
+    found = read_header(header)
+    return Member(number, job_id, Watched(found.state, found, result, _history(attempts) if attempts else []))
 
 
 def read_renewed(raw: list[Any]) -> Renewed:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
@@ -18,7 +19,7 @@ from penstock.schedule import unpack, unpack_standing
 
 _PAGE = 500
 _INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
-_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks")
+_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks", "chores")
 
 
 class Finding(NamedTuple):
@@ -83,6 +84,7 @@ class _Audit:
         self._meta: dict[bytes, bytes] = {}
         self._counted: Counter[str] = Counter()
         self._lanes = LaneCounts()
+        self._batches = BatchCounts()
         self._found: list[Finding] = []
 
     async def run(self) -> list[Finding]:
@@ -91,6 +93,9 @@ class _Audit:
         if not self._meta and not await self._client.exists(*self._engine.all_keys()):
             return []
         await self._check_keys()
+        async for page in self._pages("batches"):
+            for name, raw in page:
+                self._batches.know(name, raw)
         await self._check_jobs()
         for index in _INDEXES:
             await self._check_index(index)
@@ -101,6 +106,7 @@ class _Audit:
         await self._check_workers()
         await self._check_crons()
         await self._check_lanes()
+        await self._check_batches()
         return self._found
 
     def _report(self, rule: str, subject: str | bytes, text: str) -> None:
@@ -158,7 +164,15 @@ class _Audit:
         for i, (job_id, header) in enumerate(headers.items()):
             self._check_header(job_id, header)
             self._check_found(job_id, header, *answers[i * 6 : i * 6 + 6])
+        rosters = ((self._batches.expected(job_id, header)) for job_id, header in headers.items())
+        await self._check_listed([entry for entries in rosters for entry in entries])
         await self._check_deaths(headers)
+
+    async def _check_listed(self, entries: list[str]) -> None:
+        scores = await self._client.zmscore(self._key("roster"), entries) if entries else []
+        for entry, score in zip(entries, scores, strict=True):
+            if score is None:
+                self._report("roster", entry, "is missing")
 
     async def _check_deaths(self, headers: dict[str, Header]) -> None:
         dead = [job_id for job_id, header in headers.items() if _is_dead(header)]
@@ -239,8 +253,14 @@ class _Audit:
             ):
                 if header is None or header.unique.encode() != name or header.state in FINISHED:
                     self._report("unique", name, "has no unfinished holder")
+        await self._check_waiting()
+
+    async def _check_waiting(self) -> None:
         async for page in self._pages("waiting"):
             for job_id, header in await self._headers([name.decode(errors="replace") for name, _ in page]):
+                batch = self._batches.states.get(job_id.partition("}")[2]) if job_id.startswith("{") else None
+                if batch is not None and batch.phase != "ended":
+                    continue
                 if header is None or header.state in FINISHED:
                     self._report("waiting", job_id, "is awaited, but nobody will be told")
 
@@ -330,6 +350,18 @@ class _Audit:
         self._check_halted(dict(rows["limits"]))
         for rule, subject, text in self._lanes.check(dict(rows["lanes"]), dict(rows["limits"]), holders, openings):
             self._report(rule, subject, text)
+
+    async def _check_batches(self) -> None:
+        await self._check_listed(list(self._batches.inside()))
+        chores = {name.decode(errors="replace") async for page in self._pages("chores") for name, _ in page}
+        async for page in self._pages("roster"):
+            headers = await self._headers([_job_of(entry) for entry, _ in page])
+            for (entry, _), (_, header) in zip(page, headers, strict=True):
+                for finding in self._batches.check_entry(entry.decode(errors="replace"), header, chores):
+                    self._report(*finding)
+        limits = {name: value async for page in self._pages("limits") for name, value in page}
+        for finding in self._batches.check(chores, limits):
+            self._report(*finding)
 
     async def _headers(self, ids: list[str]) -> list[tuple[str, Header | None]]:
         raw = await self._client.hmget(self._key("jobs"), ids)

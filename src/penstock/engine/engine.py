@@ -9,9 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock.batch_state import BatchSpec
+from penstock.batch_state import pack_spec as pack_batch
 from penstock.engine import answers
-from penstock.engine.answers import Due, DueCrons, Leased, Placed, Renewed, Watched
-from penstock.engine.keys import KINDS, Keys
+from penstock.engine.answers import Chores, Due, DueCrons, Leased, Placed, Renewed, Watched, WatchedBatch
+from penstock.engine.keys import KINDS, SEPARATOR, Keys
 from penstock.engine.link import Argument, Call, Link
 from penstock.fingerprint import fingerprint
 from penstock.job import Header, pack
@@ -21,6 +23,7 @@ from penstock.server.connect import Endpoint
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
+DEEPEST: Final = 8  #: batches inside each other
 CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
@@ -33,6 +36,20 @@ class NewJob(NamedTuple):
     id: str
     header: Header
     payload: bytes
+
+
+class NewBatch(NamedTuple):
+    """A batch to be opened; -1 is no priority, no limit."""
+
+    id: str
+    name: str = ""
+    nonce: str = ""
+    parent: str = ""
+    priority: int = -1
+    limit: int = -1
+    abandon_after: int = _DAY
+    keep: int = _DAY
+    spec: BatchSpec = BatchSpec()
 
 
 class Edit(NamedTuple):
@@ -259,6 +276,39 @@ class Engine:
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
         return self.link.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), answers.read_ticked)
+
+    # Batches
+
+    def open_batch(self, batch: NewBatch) -> Call[str]:
+        head = (batch.id, batch.nonce, batch.name, batch.parent, batch.priority, batch.limit)
+        rest = (batch.abandon_after, batch.keep, DEEPEST, pack_batch(batch.spec))
+        return self.link.call("open_batch", (*head, *rest), bytes.decode)
+
+    def seal_batch(self, batch: str) -> Call[str]:
+        return self.link.call("seal_batch", (batch,), bytes.decode)
+
+    def cancel_batch(self, batch: str, reason: str = "cancelled") -> Call[str]:
+        """Flag it; its members are then cancelled page by page with `do_chores`."""
+        return self.link.call("cancel_batch", (batch, reason), bytes.decode)
+
+    def retry_batch(self, batch: str, nonce: str) -> Call[str]:
+        """Flag it; its dead members are then revived page by page with `do_chores`."""
+        return self.link.call("retry_batch", (batch, nonce), bytes.decode)
+
+    def set_batch(self, batch: str, *, priority: int | None = None, limit: int | None = None) -> Call[str]:
+        args = (batch, "" if priority is None else priority, "" if limit is None else limit)
+        return self.link.call("set_batch", args, bytes.decode)
+
+    def do_chores(self, what: str = "", batch: str = "", *, limit: int = PAGE) -> Call[Chores]:
+        """One page of what is to be done to a batch, or of whatever is due."""
+        named = (f"{what}{SEPARATOR}{batch}",) if what else ()
+        return self.link.call("do_chores", (limit, *named), answers.read_chores)
+
+    def watch_batch(
+        self, client: str, batch: str, *, finished: int = 0, after: int = 0, room: int = ROOM
+    ) -> Call[WatchedBatch]:
+        """Have this client's mailbox told of its end; or, with `finished`, of more members than came up to `after`."""
+        return self.link.call("watch_batch", (client, batch, finished, after, room), answers.read_watched_batch)
 
     # Mending
 

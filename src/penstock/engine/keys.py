@@ -32,7 +32,7 @@ KINDS: Final[dict[str, str]] = {
     "deaths": "zset",  # lexical: fingerprint of the error, when it died, id of a dead job
     "tombs": "zset",  # when it finished: id whose header is compact
     "unique": "hash",  # unique key → id of its unfinished holder
-    "waiting": "hash",  # id of an unfinished job → clients to be told of its end
+    "waiting": "hash",  # id of an unfinished job, {end} or {more} and that of a batch → clients to be told
     "queues": "hash",  # queue → [paused][ max=how many may wait.][ how many may run]
     "workers": "zset",  # alive until: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
@@ -42,6 +42,9 @@ KINDS: Final[dict[str, str]] = {
     "crons": "hash",  # spec, schedule → msgpack of schedule.Spec; state, schedule → msgpack of schedule.Standing
     "ticks": "zset",  # when to look at it, ms: schedule that is active
     "keepers": "zset",  # lexical: schedule, worker whose code has it
+    "batches": "hash",  # spec, batch → msgpack of batch_state.BatchSpec; state, batch → msgpack of BatchState
+    "roster": "zset",  # lexical: batch, u, name of an unfinished member, or f, finish number, name: lib/batches.lua
+    "chores": "zset",  # when to see to it, ms: what, batch; abandon, forget, cancel or retry, the last two in pages
     "counts": "hash",  # queue, state → how many
     "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait or run → ms
     "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, attempt, note, ids], …]]

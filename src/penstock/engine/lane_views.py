@@ -31,9 +31,9 @@ class LaneStatus(NamedTuple):
 
 
 def split(stored: str) -> tuple[bool, str]:
-    """Whether it is a lock, and its name; that of a task says so."""
+    """Whether it is a lock, and its name; that of a task or a batch says so."""
     kind, _, name = stored.partition(":")
-    return kind == "lock", stored if kind == "task" else name
+    return kind == "lock", stored if kind in {"task", "batch"} else name
 
 
 class LaneViews:

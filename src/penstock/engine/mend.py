@@ -26,6 +26,7 @@ _INDEXES: Final = (
     "waiting",
     "ticks",
     "keepers",
+    "roster",
     "deaths",
 )
 _REST: Final = (
@@ -35,6 +36,8 @@ _REST: Final = (
     "nodes",
     "crons",
     "jobs",
+    "batches",
+    "chores",
     "lanes",
     "openings",
     "payloads",

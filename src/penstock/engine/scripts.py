@@ -18,10 +18,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.batch_state import BatchState
 from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
 SCHEMA: Final = "1"
-FIELDS: Final = 34  #: of a header in this layout; fields that later versions add come after these and may be missing
+FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 
@@ -133,21 +134,27 @@ def _constants_in(text: str) -> str:
 def _constants() -> dict[str, str]:
     fields = {field.upper(): str(i) for i, field in enumerate(Header.__struct_fields__, 1)}
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
-    return fields | {
-        "FIELDS": str(FIELDS),
-        "HOT": str(Header.__struct_fields__.index("started") + 1),
-        "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
-        "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
-        "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
-        "IS_RUNNING": f"'\\{RUNNING}'",
-        "IS_DONE": f"'\\{DONE}'",
-        "IS_BEGUN": f"'\\{BEGUN}'",
-        "IS_PLAIN": f"'\\{PLAIN}'",
-        "SCHEMA": f"'{SCHEMA}'",
-        "SEP": "'\\31'",
-        "AFTER": "' '",
-        "DELAY_BELOW": str(DELAY_BELOW),
-        "EVENTS": str(EVENTS_KEPT),
-        "STATS_MINUTES": str(STATS_MINUTES),
-        "BLANK": f"'{blank}'",
-    }
+    batch = {f"B_{field.upper()}": str(i) for i, field in enumerate(BatchState.__struct_fields__, 1)}
+    return (
+        fields
+        | batch
+        | {
+            "B_FIELDS": str(len(batch)),
+            "FIELDS": str(FIELDS),
+            "HOT": str(Header.__struct_fields__.index("started") + 1),
+            "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
+            "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
+            "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
+            "IS_RUNNING": f"'\\{RUNNING}'",
+            "IS_DONE": f"'\\{DONE}'",
+            "IS_BEGUN": f"'\\{BEGUN}'",
+            "IS_PLAIN": f"'\\{PLAIN}'",
+            "SCHEMA": f"'{SCHEMA}'",
+            "SEP": "'\\31'",
+            "AFTER": "' '",
+            "DELAY_BELOW": str(DELAY_BELOW),
+            "EVENTS": str(EVENTS_KEPT),
+            "STATS_MINUTES": str(STATS_MINUTES),
+            "BLANK": f"'{blank}'",
+        }
+    )

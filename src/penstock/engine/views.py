@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.batch_state import BatchStatus, read_state, status_of
 from penstock.engine.answers import due_cron
 from penstock.engine.audit_lanes import waiting_place
 from penstock.engine.engine import Engine
@@ -202,6 +203,32 @@ class Views:
             pipe.zrangebylex(self._key("keepers"), f"[{schedule}{SEPARATOR}", f"({schedule} ", start=0, num=500)
         return pipe
 
+    async def batch(self, batch_id: str) -> BatchStatus | None:
+        """How a batch stands, if there is one of this id."""
+        name = f"state{SEPARATOR}{batch_id}"
+        return _batch(batch_id, await self._link.ask(lambda client: client.hget(self._key("batches"), name)))
+
+    def batch_sync(self, batch_id: str) -> BatchStatus | None:
+        name = f"state{SEPARATOR}{batch_id}"
+        return _batch(batch_id, self._link.ask_sync(lambda client: client.hget(self._key("batches"), name)))
+
+    async def batches(self) -> AsyncIterator[BatchStatus]:
+        """All batches that can be read, in no order, in pages."""
+        cursor = 0
+        while True:
+            cursor, page = await self._link.ask(partial(self._batch_page, cursor))
+            for name, raw in page.items():
+                what, _, batch_id = name.decode(errors="replace").partition(SEPARATOR)
+                if what == "state":
+                    with suppress(PenstockError):
+                        if found := _batch(batch_id, raw):
+                            yield found
+            if cursor == 0:
+                return
+
+    def _batch_page(self, cursor: int, client: Any) -> Any:
+        return client.hscan(self._key("batches"), cursor, count=200)
+
     async def runs(self, most: int = 1000) -> dict[str, list[Run]]:
         """Worker → what it runs, the first of all in the order of their names."""
         leases = await self._link.ask(lambda client: client.zrange(self._key("leases"), 0, most))
@@ -334,6 +361,15 @@ def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     except msgspec.MsgspecError as error:
         raise PenstockError(
             f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"
+        ) from None
+
+
+def _batch(batch_id: str, raw: bytes | None) -> BatchStatus | None:
+    try:
+        return status_of(batch_id, read_state(raw)) if raw else None
+    except msgspec.MsgspecError as error:
+        raise PenstockError(
+            f"what is stored of batch {batch_id!r} cannot be read: {error}; see `penstock doctor`"
         ) from None
 
 

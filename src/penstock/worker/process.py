@@ -188,7 +188,7 @@ class Host:
     async def _result(self, order: Order) -> bytes:
         task = find(order.home)
         envelope = open_envelope(order.payload)
-        args, kwargs = task.signature.decode(envelope.args)
+        args, kwargs = task.signature.decode(envelope.args, envelope.status)
         lease = Lease(order.id, read_running(order.header), order.payload)
         context = JobContext(lease, "", 0, self._parent, await self._state(task))
         context.tags = tuple(envelope.tags)

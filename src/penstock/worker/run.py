@@ -93,7 +93,7 @@ class Runner:
             return await self._unknown.outcome(lease)
         try:
             envelope = open_envelope(lease.payload)
-            args, kwargs = task.signature.decode(envelope.args)
+            args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
             return Dead("undecodable", describe(error))
         if envelope.tags:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.answers import Due, DueCrons
+from penstock.engine.answers import Chores, Due, DueCrons
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.reach import Reach
@@ -26,7 +26,7 @@ log = logging.getLogger("penstock.worker")
 LONGEST: Final = 60.0  #: seconds between two looks at what is due, should a letter have been lost
 PRUNE: Final = 15.0
 TROUBLE: Final = 1.0  #: seconds until what failed is tried again
-DUE: Final = ("promote", "expire", "admit", "due_crons")
+DUE: Final = ("promote", "expire", "admit", "due_crons", "do_chores")
 
 
 class Timer:
@@ -115,6 +115,7 @@ class Timer:
             "expire": self._engine.expire(),
             "admit": self._engine.admit(),
             "due_crons": self._engine.due_crons(also=sorted(ended)),
+            "do_chores": self._engine.do_chores(),
         }
         self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
         try:
@@ -123,10 +124,10 @@ class Timer:
             self._ended |= ended
             raise
         for step, raw in zip(steps, answers, strict=True):
-            answer: Due | DueCrons = calls[step].decode(raw)
+            answer: Due | DueCrons | Chores = calls[step].decode(raw)
             # Not before it was asked did the server's clock show this: so one wakes up too early rather than too late.
             self._behind = now - answer.now / 1000
-            if isinstance(answer, Due) and answer.moved:
+            if not isinstance(answer, DueCrons) and answer.moved:
                 self._moved()
             if answer.next >= 0:
                 self._at[step] = min(self._at[step], answer.next / 1000 + self._behind)

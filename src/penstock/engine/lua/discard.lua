@@ -1,8 +1,8 @@
 -- discard: done | dead | cancelled → tombstone, before its time. What was stored of it is gone, its id is still known.
 -- flags: allow-oom
--- include: header write lanes move line enter finish entomb
+-- include: header write lanes batches move line enter finish entomb
 -- args: the ids
--- returns: per job: ok | missing, or the state that it is in
+-- returns: per job: ok | missing, or the state that it is in and stays in: unfinished, or a member of such a batch
 -- event: discard
 local ids, answers = {}, {}
 for at = 1, ARGC do ids[#ids + 1] = ARGV[at] end
@@ -12,7 +12,7 @@ for i, id in ipairs(ids) do
   local h = headers[i]
   if not h then
     answers[i] = 'missing'
-  elseif waits(h) or h[STATE] == 'running' then
+  elseif waits(h) or h[STATE] == 'running' or is_needed(h) then
     answers[i] = h[STATE]
   else
     answers[i] = 'ok'

@@ -1,8 +1,9 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
--- include: header write lanes move line enter finish create room
+-- include: header write lanes batches move line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
--- returns: per job: created | exists | unique | full, the id that holds, its state
+-- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
+--          sealed | cancelled | ended, its id and nothing
 -- event: enqueue
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
@@ -34,6 +35,7 @@ end
 
 -- enter_line(i): a job that is not plain, or is there already.
 local function enter_line(i)
+  need_create()
   local id, new = ids[i], news[i]
   local h = known_as(id, raw[i]) or cache[id] or admitted[id]
   local word = h and (h[NONCE] == (new and new[NONCE] or '') and 'created' or 'exists')
@@ -43,7 +45,10 @@ local function enter_line(i)
     id, h = holder(new[UNIQUE])
     word = h and 'unique'
   end
-  if not h and not has_room(new[QUEUE]) then
+  local refusal = not h and new[BATCH] ~= '' and batch_kit.refusal(batch_kit.one(new[BATCH]))
+  if refusal then
+    id, h, word = ids[i], { [STATE] = '' }, refusal
+  elseif not h and not has_room(new[QUEUE]) then
     id, h, word = ids[i], new, 'full'
   elseif not h then
     id, h, word = ids[i], new, 'created'
@@ -54,7 +59,13 @@ end
 
 local function is_plain(i) return string.byte(ARGV[i * 3 - 1]) == 217 end
 for i = 1, #ids do
-  if not is_plain(i) then news[i] = decode(ARGV[i * 3 - 1]) end
+  if not is_plain(i) then
+    news[i] = decode(ARGV[i * 3 - 1])
+    if news[i][BATCH] ~= '' then
+      need_batches()
+      batch_kit.adopt(news[i])
+    end
+  end
 end
 meet(news, #ids)
 for i, id in ipairs(ids) do

@@ -2,19 +2,21 @@
 -- script never empties one: in a slot that is being moved, a key that vanished under a script would abort it half way.
 -- unchecked
 -- flags: allow-oom
--- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons logs
--- keys: ready held holders leases idle cancels keepers deaths
--- keys: openings scheduled timers workers retired dead finished tombs ticks events
+-- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons batches logs
+-- keys: ready held holders leases idle cancels keepers roster deaths
+-- keys: openings scheduled timers workers retired dead finished tombs ticks chores events
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
 for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats, lanes,
-                       limits, crons, logs }) do
+                       limits, crons, batches, logs }) do
   call('HSET', key, '', '')
 end
-for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, deaths }) do call('ZADD', key, 0, '') end
-for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks }) do
+for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths }) do
+  call('ZADD', key, 0, '')
+end
+for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks, chores }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then

@@ -1,7 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
--- include: header write lanes move line enter finish candidates numbers halt
+-- include: header write lanes batches move line enter finish create ends candidates numbers halt
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -151,9 +151,9 @@ local function plain_run(some, raw, from)
       kind = kind_of(label)
       if halted[kind[TASK]] then return kinds_of, times, i - 1 end
     end
-    local created, _, bulk = struct.unpack('>I8BI4', packed, #kind.mark + 11)
+    local enqueued, _, bulk = struct.unpack('>I8BI4', packed, #kind.mark + 11)
     if picked > 0 and size + bulk > bytes then return kinds_of, times, i - 1 end
-    kinds_of[i], times[i], picked, size = kind, created, picked + 1, size + bulk
+    kinds_of[i], times[i], picked, size = kind, enqueued, picked + 1, size + bulk
   end
   return kinds_of, times, #some
 end

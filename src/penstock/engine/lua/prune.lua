@@ -1,34 +1,52 @@
--- prune: done | cancelled | dead → tombstone → gone, by age and by number.
+-- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
 -- flags: allow-oom
 -- keys: retired
--- include: header write lanes move line enter finish entomb
+-- include: header write lanes batches move line enter finish entomb
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
 local limit, tomb_life = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 -- old(key, before, most) → ids of a page that are older than that, or too many.
+local late   -- how many of them are older
 local function old(key, before, most)
   local ids, over = {}, call('ZCARD', key) - 1 - most
   local rows = call('ZRANGE', key, 0, limit - 1, 'WITHSCORES')
+  late = 0
   for i = 1, #rows, 2 do
     local row = (i + 1) / 2
     if rows[i] == '' or (row > over and tonumber(rows[i + 1]) > before) then break end
     ids[row] = rows[i]
+    if tonumber(rows[i + 1]) <= before then late = row end
   end
   return ids
 end
 
+-- put_off(id, h): it is kept twice as long, so that it is not met again each time; a minute at least.
+local function put_off(id, h)
+  h[KEEP] = math.max(2 * h[KEEP], now - h[SINCE] + 60000)
+  add(finished, h[SINCE] + h[KEEP], id)
+  save(id, h)
+end
+
 local pruned, full = 0, 0
 local function sweep(key, before, most)
-  local ids = old(key, before, most)
+  local ids, stay = old(key, before, most), 0
   local headers = read(ids)
   for i, id in ipairs(ids) do
     local h = headers[i]
-    if h and place(id, h) == key then entomb('prune', id, h) else drop(key, id) end
+    if not h or place(id, h) ~= key then
+      drop(key, id)
+    elseif not is_needed(h) then
+      entomb('prune', id, h)
+    elseif key == finished and i <= late then
+      put_off(id, h)
+    else
+      stay = stay + 1
+    end
   end
-  pruned = pruned + #ids
-  if #ids == limit then full = 1 end
+  pruned = pruned + #ids - stay
+  if #ids == limit and stay < limit then full = 1 end
 end
 
 local gone = old(tombs, now - tomb_life, tonumber(ARGV[4]))

@@ -2,12 +2,13 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
--- include: header write lanes move line enter finish recount_lanes create cron
+-- include: header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
 need_lanes()
 need_line()
+need_batches()
 local part, cursor, mended = ARGV[1], ARGV[2], 0
 
 local function fix(act, ...)
@@ -50,10 +51,30 @@ local function mend(id, h)
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
     fix(set, unique, h[UNIQUE], id)
   end
+  local b = h[BATCH] ~= '' and batch_kit.one(h[BATCH])
+  for _, entry in ipairs(b and batch_mending.entries(b, id, h[STATE], h[FINISH]) or {}) do due(roster, 0, entry) end
   if h[RESULT] == 1 and h[COMPACT] == 0 and call('HEXISTS', results, id) == 0 then
     h[RESULT] = 2
     fix(save, id, h)
   end
+end
+
+-- batch_mending.mend(b): it is where its parent looks for it, its numbers are right, what is to be done to it is in `chores`.
+function batch_mending.mend(b)
+  local parent = b[B_PARENT] ~= '' and batch_kit.one(b[B_PARENT])
+  local state = b[B_PHASE] == 'ended' and b[B_OUTCOME] or 'running'
+  for _, entry in ipairs(parent and batch_mending.entries(parent, '{' .. b.id, state, b[B_FINISH]) or {}) do
+    if not call('ZSCORE', roster, entry) then fix(call, 'ZADD', roster, 0, entry) end
+  end
+  for _, one in ipairs({ parent or b, b }) do
+    if batch_mending.recount(one) then mended = mended + 1 end
+  end
+  if b[B_PHASE] == 'ended' and batch_kit.pending(b) > 0 then fix(batch_kit.reopen, b) end
+  local paused = unpacked(call('HGET', limits, 'batch:' .. b.id))[2] == 1
+  if paused ~= (b[B_CHORE] == 'cancel') then fix(batch_kit.close, b, not paused) end
+  local chore = b[B_PHASE] == 'open' and 'abandon' or b[B_PHASE] == 'ended' and 'forget' or b[B_CHORE]
+  local at = b[B_PHASE] == 'open' and b[B_ADDED] + b[B_ABANDON_AFTER] or b[B_PHASE] == 'ended' and b[B_ENDED] + b[B_KEEP] or now
+  if chore ~= '' and not call('ZSCORE', chores, chore .. SEP .. b.id) then fix(enter, chores, at, chore .. SEP .. b.id) end
 end
 
 -- A header that cannot be understood: its payload goes to the dead letter, or, without one, the field is dropped.
@@ -101,7 +122,21 @@ local belongs = {
     local h = read({ id })[1]
     return h and h[UNIQUE] == member and (waits(h) or h[STATE] == 'running')
   end,
+  roster = function(member, _, _, h) return batch_mending.belongs(member, h) end,
+  batches = function(member, _, id)
+    local b = batch_kit.one(id)
+    if b and string.sub(member, 1, 5) == 'state' then batch_mending.mend(b) end
+    return b
+  end,
+  chores = function(member, _, id)
+    local what, b = string.match(member, '^[^\31]*'), batch_kit.one(id)
+    if what == 'forget' then return not b or b[B_PHASE] == 'ended' end
+    return b and (b[B_CHORE] == what or (what == 'abandon' and b[B_PHASE] == 'open'))
+  end,
   waiting = function(member, clients, _, h)
+    local awaited = string.match(member, '^{%l+}(.*)')
+    local b = awaited and batch_kit.one(awaited)
+    if b and b[B_PHASE] ~= 'ended' then return true end
     if h and (waits(h) or h[STATE] == 'running') then return true end
     for client in string.gmatch(clients, '[^\31]+') do mail('to:' .. client, 'end' .. SEP .. member) end
   end,
@@ -131,10 +166,11 @@ local belongs = {
   nodes = function(member) return known(member) end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes, lanes = lanes, crons = crons, logs = logs, limits = limits }
+                 calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
-                idle = idle, ticks = ticks, keepers = keepers, deaths = deaths }
+                idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
+                roster = roster, chores = chores }
 
 -- turn_page() → the next cursor. A function, for there may be no more than 200 locals at once.
 local function turn_page()

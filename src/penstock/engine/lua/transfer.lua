@@ -1,7 +1,7 @@
 -- transfer: scheduled | held | ready → the same in another queue, in the order in which they had come.
 -- flags: allow-oom
 -- keys: queues
--- include: header write lanes move line enter finish
+-- include: header write lanes batches move line enter finish
 -- args: queue, then the ids
 -- returns: per job: ok | missing, or the state that it is in
 -- event: transfer
@@ -16,7 +16,7 @@ local function leave(id, h)
   withdraw(key, member)
   if #h[LANES] > 0 then leave_lanes(id, h, h[STATE], member) end
   tally(deltas, h[QUEUE], h[STATE], -1)
-  h[QUEUE], h[STATE], lines[id], moved = queue, '', nil, true
+  h[QUEUE], h[STATE], lines[id], moved, h.known = queue, '', nil, true, true
 end
 
 local function change(id, h)
@@ -28,6 +28,7 @@ local function change(id, h)
     wait_under(h, at)
   end
   move('transfer', id, h, state)
+  h.known = nil
 end
 
 for i, id in ipairs(ids) do

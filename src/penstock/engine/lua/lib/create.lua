@@ -3,7 +3,16 @@
 
 local created = 0       -- jobs made in this call
 local entered = {}      -- queues that they are in
-local taken = {}        -- unique key → the one of them that has it
+local claimed = {}      -- unique key → the one of them that has it
+
+-- accept(): counts what was created, makes its queues known, and finishes.
+local function accept()
+  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
+  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
+  finish()
+end
+
+-- on demand: need_create
 
 -- instant(at) → a time; small numbers are delays from now.
 local function instant(at)
@@ -12,7 +21,7 @@ end
 
 -- holder(key) → id and header of the unfinished job that has this unique key.
 local function holder(key)
-  local id = taken[key] or call('HGET', unique, key)
+  local id = claimed[key] or call('HGET', unique, key)
   local h = id and read({ id })[1]
   if h and h[UNIQUE] == key and (waits(h) or h[STATE] == 'running') then return id, h end
 end
@@ -40,13 +49,6 @@ local function create(verb, id, h, payload, text)
     line_up(verb, id, h, text)
   end
   cache[id] = h
-  if h[UNIQUE] ~= '' then taken[h[UNIQUE]] = id end
+  if h[UNIQUE] ~= '' then claimed[h[UNIQUE]] = id end
   created, entered[h[QUEUE]] = created + 1, true
-end
-
--- accept(): counts what was created, makes its queues known, and finishes.
-local function accept()
-  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
-  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
-  finish()
 end

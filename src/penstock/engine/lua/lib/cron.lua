@@ -35,6 +35,7 @@ end
 
 -- spawn(schedule, id, packed, payload) → made, also if it was made before; or unique, if another job has its unique key.
 local function spawn(schedule, id, packed, payload)
+  need_create()
   if read({ id })[1] or spoilt[id] then return 'made' end
   local h = decode(packed)
   if h[UNIQUE] ~= '' and holder(h[UNIQUE]) then return 'unique' end

@@ -15,3 +15,11 @@ local function entomb(verb, id, h)
   note(verb, id, h)
   save(id, h)
 end
+
+-- is_needed(h) → is it a member of a batch that has not ended? Then it stays, whatever its age and their number.
+local function is_needed(h)
+  if h[BATCH] == '' then return false end
+  need_batches()
+  local b = batch_kit.one(h[BATCH])
+  return b and b[B_PHASE] ~= 'ended'
+end

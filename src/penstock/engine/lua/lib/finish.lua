@@ -47,6 +47,7 @@ end
 
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
 local function finish()
+  if touched[1] then endings.look_at() end
   if refills[1] then
     need_line()
     fill(refills)

@@ -78,7 +78,8 @@ local function whole(raw)
     h[STATE], h[SINCE], h[RESULT], h[REASON] = 'done', since, result, ''
     h[CLAIM], h[LAST] = '', claim .. SEP .. 'complete' .. SEP .. 'ok'
   end
-  return h[FIELDS] ~= nil and h or nil
+  h[FINISH] = h[FINISH] or 0   -- one that was stored before there were batches
+  return h
 end
 
 -- decode(raw) → a header, or nil if it is none.

@@ -114,6 +114,10 @@ local function move(verb, id, h, state, text, packed)
     end
   end
   h[STATE], h[SINCE] = state, now
+  if h[BATCH] ~= '' then
+    need_batches()
+    batch_kit.moved(id, h, old, state)
+  end
   if h.home then h[HOME], h.home = h.home, nil end   -- the lane that it will wait under
   if h.turn then claim_turn(id, h) end
   if h.tail then tail(id, h, true) end

@@ -1,0 +1,459 @@
+"""A batch: jobs that belong together, added while others already run, and one end for all of them."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from penstock.batch_state import BatchSpec, BatchStatus, Ending
+from penstock.codec import decode_any, encode
+from penstock.context import running_on_loop
+from penstock.control import check_limit
+from penstock.engine.answers import Member, Placed, WatchedBatch
+from penstock.engine.engine import DEEPEST, PAGE, NewBatch, NewJob
+from penstock.engine.lane_views import LaneViews
+from penstock.errors import BadArguments, BadOption, BatchNotFound, BatchSealed, PenstockError, Unavailable
+from penstock.handle import Job
+from penstock.hub import Hub
+from penstock.job import new_id
+from penstock.options import free_text, job_id, priority_of
+from penstock.producer import each, pages_sync
+from penstock.task import Call, Task
+from penstock.times import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+R = TypeVar("R")
+OnError = Literal["keep", "cancel"]
+AnyTask = Task[..., Any, Any]
+
+log = logging.getLogger("penstock")
+
+_ENDINGS: Final = ("then", "on_failure")
+_AGAIN: Final = 1.0  #: seconds until a server that could not be reached is asked again
+
+
+class Batch:
+    """A batch by its id. `async with` opens it, and seals it at the end of the block."""
+
+    def __init__(
+        self,
+        hub: Callable[[], Hub],
+        tasks: Mapping[str, AnyTask],
+        new: NewBatch,
+        *,
+        is_open: bool = False,
+        on_error: OnError = "keep",
+    ) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._new = new
+        self._is_open = is_open  #: it is known to be stored
+        self._on_error: OnError = on_error
+        self.id = new.id
+        self.name = new.name
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.id} {self.name}>"
+
+    # Opening and closing
+
+    async def open(self) -> "Self":
+        """Have it stored; the first use of any kind does so, too."""
+        if not self._is_open:
+            self._opened(await self._hub().engine.open_batch(self._new))
+        return self
+
+    def open_sync(self) -> "Self":
+        if not self._is_open:
+            self._opened(self._hub().engine.open_batch(self._new).sync())
+        return self
+
+    def _opened(self, word: str) -> None:
+        if word == "exists":
+            raise BadOption(f"batch {self.id} exists already: use get_batch to go on with it")
+        if word == "deep":
+            raise BadOption(f"batch {self.name!r}: not more than {DEEPEST} batches are inside each other")
+        if word != "created":
+            raise _refusal(self._new.parent, word)
+        self._is_open = True
+
+    async def seal(self) -> None:
+        """It takes no more members; it ends with the last of them, at once if there is none."""
+        await self.open()
+        self._known(await self._hub().engine.seal_batch(self.id))
+
+    def seal_sync(self) -> None:
+        self.open_sync()
+        self._known(self._hub().engine.seal_batch(self.id).sync())
+
+    async def __aenter__(self) -> "Self":
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        if error is None:
+            await self.seal()
+        elif self._on_error == "cancel":
+            await self.cancel(f"its producer failed: {type(error).__name__}")
+        else:
+            self._say_open(error)
+
+    def __enter__(self) -> "Self":
+        return self.open_sync()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        if error is None:
+            self.seal_sync()
+        elif self._on_error == "cancel":
+            self.cancel_sync(f"its producer failed: {type(error).__name__}")
+        else:
+            self._say_open(error)
+
+    def _say_open(self, error: BaseException) -> None:
+        log.warning(
+            "batch %s (%s) stays open, for its producer failed (%s): add the rest and seal it, or cancel it",
+            self.id,
+            self.name,
+            type(error).__name__,
+        )
+
+    # Members
+
+    async def add(self, call: Call[R]) -> Job[R]:
+        """One member more; BatchSealed if it takes no more."""
+        await self.open()
+        return self._placed(call, await self._hub().producer.enqueue(self._member(call)))
+
+    def add_sync(self, call: Call[R]) -> Job[R]:
+        self.open_sync()
+        (placed,) = self._hub().engine.enqueue([self._member(call)]).sync()
+        return self._placed(call, placed)
+
+    async def add_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
+        """Any number of members, a page per round trip; their jobs in the same order."""
+        await self.open()
+        sent: list[Call[R]] = []
+
+        async def jobs() -> AsyncIterator[NewJob]:
+            async for call in each(calls):
+                member = self._member(call)
+                sent.append(call)
+                yield member
+
+        found: list[Job[R]] = []
+        async for placed in self._hub().producer.enqueue_many(jobs()):
+            found.append(self._placed(sent[len(found)], placed))
+        return found
+
+    def add_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        self.open_sync()
+        sent: list[Call[R]] = []
+
+        def jobs() -> Iterator[NewJob]:
+            for call in calls:
+                member = self._member(call)
+                sent.append(call)
+                yield member
+
+        found: list[Job[R]] = []
+        for page in pages_sync(jobs()):
+            for placed in self._hub().engine.enqueue(page).sync():
+                found.append(self._placed(sent[len(found)], placed))
+        return found
+
+    def batch(
+        self,
+        name: str = "",
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        then: AnyTask | None = None,
+        on_failure: AnyTask | None = None,
+        abandon_after: Duration = "24h",
+        keep: Duration = "24h",
+        on_error: OnError = "keep",
+    ) -> "Batch":
+        """A batch inside this one: it is one member, done when all of its own are."""
+        new = new_batch(
+            name,
+            parent=self.id,
+            limit=limit,
+            priority=priority,
+            then=then,
+            on_failure=on_failure,
+            abandon_after=abandon_after,
+            keep=keep,
+        )
+        return Batch(self._hub, self._tasks, new, on_error=check_on_error(on_error))
+
+    def _member(self, call: Call[R]) -> NewJob:
+        check_call(call, self._tasks)
+        return call.job._replace(header=msgspec.structs.replace(call.job.header, batch=self.id))
+
+    def _placed(self, call: Call[R], placed: Placed) -> Job[R]:
+        if placed.word not in {"created", "exists", "unique"}:
+            raise _refusal(self.id, placed.word)
+        return call.task.job(placed.id, created=placed.word == "created")
+
+    # How it stands, and how it ends
+
+    async def status(self) -> BatchStatus:
+        return self._found(await self._hub().views.batch(self.id))
+
+    def status_sync(self) -> BatchStatus:
+        return self._found(self._hub().views.batch_sync(self.id))
+
+    async def running(self) -> int:
+        """How many of its own members run at this moment."""
+        return (await LaneViews(self._hub().engine.link).one(f"batch:{self.id}")).in_use
+
+    async def wait(self, timeout: float | None = None) -> BatchStatus:
+        """How it ended, once it has; TimeoutError if it has not by then. From any process, before or after the end."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._wait()
+        except TimeoutError:
+            raise TimeoutError(f"batch {self.id} has not ended within {timeout} s") from None
+
+    async def _wait(self) -> BatchStatus:
+        async with self._hub().waiter.news(f"{{end}}{self.id}") as news:
+            while True:
+                status = self._found((await self._look(news.client, 0, 0)).status)
+                if status.state == "ended":
+                    return status
+                await news.wait()
+
+    def wait_sync(self, timeout: float | None = None) -> BatchStatus:
+        _not_on_loop("wait_sync() would block the event loop that may have to run the members: await wait()")
+        return self._hub().run(self.wait(timeout))
+
+    async def as_completed(self) -> AsyncIterator[Job[Any]]:
+        """Its members in the order in which they finish, until it ends: handles that have their results with them.
+
+        From any process, before or after the end, in constant memory. One that runs again and finishes comes again.
+        """
+        after = 0
+        async with self._hub().waiter.news(f"{{more}}{self.id}") as news:
+            while True:
+                page = await self._look(news.client, PAGE, after)
+                status = self._found(page.status)
+                for member in page.members:
+                    yield self._job(member)
+                if page.last:
+                    after = page.last
+                elif status.state == "ended":
+                    return
+                else:
+                    await news.wait()
+
+    def as_completed_sync(self) -> Iterator[Job[Any]]:
+        _not_on_loop("as_completed_sync() would block this event loop: use as_completed()")
+        members = self.as_completed()
+        with asyncio.Runner() as runner:
+            try:
+                while True:
+                    try:
+                        yield runner.run(anext(members))  # type: ignore[arg-type]  # an awaitable; it is a coroutine
+                    except StopAsyncIteration:
+                        return
+            finally:
+                runner.run(self._hub().waiter.aclose())
+
+    async def _look(self, client: str, finished: int, after: int) -> WatchedBatch:
+        """As it is; a server that cannot be reached is waited for, as long as the caller waits."""
+        await self.open()
+        while True:
+            try:
+                return await self._hub().engine.watch_batch(client, self.id, finished=finished, after=after)
+            except Unavailable:
+                await asyncio.sleep(_AGAIN)
+
+    def _job(self, member: Member) -> Job[Any]:
+        header = member.watched.header
+        task = self._tasks.get(header.task) if header else None
+        if task is None:
+            return Job(self._hub(), member.id, decode_any, created=False, redact=("*",), watched=member.watched)
+        return task.job(member.id, watched=member.watched)
+
+    # Steering
+
+    async def cancel(self, reason: str = "cancelled") -> BatchStatus:
+        """No more members, and none starts; those that wait are cancelled, those that run are told."""
+        await self.open()
+        self._known(await self._hub().engine.cancel_batch(self.id, reason))
+        while (await self._hub().engine.do_chores("cancel", self.id)).more:
+            pass
+        return await self.status()
+
+    def cancel_sync(self, reason: str = "cancelled") -> BatchStatus:
+        self.open_sync()
+        self._known(self._hub().engine.cancel_batch(self.id, reason).sync())
+        while self._hub().engine.do_chores("cancel", self.id).sync().more:
+            pass
+        return self.status_sync()
+
+    async def retry_failed(self) -> int:
+        """Run all dead members again; how many there were. After the end this is the next generation."""
+        self._retried(await self._hub().engine.retry_batch(self.id, secrets.token_hex(8)))
+        seen, more = 0, True
+        while more:
+            moved, _, _, more = await self._hub().engine.do_chores("retry", self.id)
+            seen += moved
+        return seen
+
+    def retry_failed_sync(self) -> int:
+        self._retried(self._hub().engine.retry_batch(self.id, secrets.token_hex(8)).sync())
+        seen, more = 0, True
+        while more:
+            moved, _, _, more = self._hub().engine.do_chores("retry", self.id).sync()
+            seen += moved
+        return seen
+
+    async def set(self, *, priority: int | None = None, limit: int | None = None) -> None:
+        """Another priority or limit for a live batch; it counts at once."""
+        await self.open()
+        self._known(await self._hub().engine.set_batch(self.id, **_settings(priority, limit)))
+
+    def set_sync(self, *, priority: int | None = None, limit: int | None = None) -> None:
+        self.open_sync()
+        self._known(self._hub().engine.set_batch(self.id, **_settings(priority, limit)).sync())
+
+    def _known(self, word: str) -> None:
+        if word == "missing":
+            raise _refusal(self.id, "unknown")
+
+    def _retried(self, word: str) -> None:
+        self._known(word)
+        if word == "cancelling":
+            raise PenstockError(f"batch {self.id} is being cancelled: try again when it has ended")
+
+    def _found(self, status: BatchStatus | None) -> BatchStatus:
+        if status is None:
+            raise _refusal(self.id, "unknown")
+        return status
+
+
+def new_batch(
+    name: str,
+    *,
+    parent: str = "",
+    limit: int | None,
+    priority: int | None,
+    then: AnyTask | None,
+    on_failure: AnyTask | None,
+    abandon_after: Duration,
+    keep: Duration,
+    id: str | None = None,  # noqa: A002  (options are named as everywhere)
+) -> NewBatch:
+    """A batch to be opened, with everything checked that can be checked here."""
+    if name:
+        free_text(name, "name")
+    wait = milliseconds(abandon_after, "abandon_after")
+    if wait < 1:
+        raise BadOption(f"abandon_after={abandon_after!r}: use a time above 0")
+    batch_id = new_id() if id is None else batch_name(id)
+    sample = _sample(batch_id, name, parent)
+    tasks = {"then": then, "on_failure": on_failure}
+    return NewBatch(
+        batch_id,
+        name,
+        nonce=secrets.token_hex(8),
+        parent=parent,
+        priority=-1 if priority is None else priority_of(priority),
+        limit=-1 if limit is None else _check_limit(limit),
+        abandon_after=wait,
+        keep=milliseconds(keep, "keep"),
+        spec=BatchSpec(*(_ending(what, tasks[what], sample) for what in _ENDINGS)),
+    )
+
+
+def batch_name(value: str) -> str:
+    """An id of a batch; jobs that it makes have it in theirs."""
+    if len(job_id(value)) > 100 or "@" in value:
+        raise BadOption(f"id={value!r}: a batch's id has up to 100 characters and no @")
+    return value
+
+
+def check_on_error(value: object) -> OnError:
+    if value not in {"keep", "cancel"}:
+        raise BadOption(f'on_error={value!r}: use "keep" (the batch stays open) or "cancel"')
+    return value
+
+
+def check_call(call: object, tasks: Mapping[str, AnyTask], where: str = "a batch") -> None:
+    if not isinstance(call, Call):
+        raise BadArguments(f"{where} takes calls, such as task.call(1), not {call!r}")
+    known = tasks.get(call.task.name)
+    if known is None or known.function is not call.task.function:
+        raise BadArguments(f"{call!r} is a call of another app's task: send it with that app")
+
+
+def _ending(what: str, task: AnyTask | None, sample: BatchStatus) -> Ending:
+    """The job that a batch makes, with a gap in its payload where the scripts put the status."""
+    if task is None:
+        return Ending()
+    if not isinstance(task, Task):
+        raise BadOption(f"{what}={task!r}: use a task of the app that takes a BatchStatus")
+    try:
+        bound = task.signature.bind((sample,), {})
+        header = task.call(sample).job.header
+    except BadArguments as error:
+        raise BadOption(f"{what}={task.name}: it cannot take a BatchStatus as its only argument: {error}") from None
+    if len(bound) != 1 or next(iter(bound.values())) is not sample:
+        raise BadOption(f"{what}={task.name}: its first parameter must take the BatchStatus")
+    header = msgspec.structs.replace(header, unique="", nonce="")
+    return Ending(encode(header), *task.payload_around(next(iter(bound))))
+
+
+def _sample(batch_id: str, name: str, parent: str) -> BatchStatus:
+    counts = {"total": 0, "done": 0, "dead": 0, "cancelled": 0, "pending": 0}
+    now = datetime.now(UTC)
+    return BatchStatus(
+        id=batch_id,
+        name=name,
+        state="ended",
+        open=False,
+        reason="",
+        generation=1,
+        parent=parent,
+        priority=None,
+        created=now,
+        ended=now,
+        **counts,
+    )
+
+
+def _check_limit(value: int) -> int:
+    if check_limit(value) < 1:
+        raise BadOption(f"limit={value!r}: use a number above 0, or none at all")
+    return value
+
+
+def _settings(priority: int | None, limit: int | None) -> dict[str, int | None]:
+    if priority is None and limit is None:
+        raise BadOption("nothing to set: use priority= or limit=")
+    return {
+        "priority": None if priority is None else priority_of(priority),
+        "limit": None if limit is None else check_limit(limit),
+    }
+
+
+def _refusal(batch_id: str, word: str) -> PenstockError:
+    if word == "unknown":
+        return BatchNotFound(f"no batch {batch_id!r} is known here; one is forgotten some time after its end (keep)")
+    return BatchSealed(f"batch {batch_id} is {word} and takes no more members: open another one")
+
+
+def _not_on_loop(text: str) -> None:
+    if running_on_loop():
+        raise PenstockError(text)

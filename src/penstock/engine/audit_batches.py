@@ -1,0 +1,128 @@
+"""The audit's rules for batches: their numbers are counted again, from the members' headers and from `roster`."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.batch_state import BatchState, read_spec, read_state
+from penstock.engine.keys import SEPARATOR
+from penstock.job import FINISHED, Header
+
+Found = tuple[str, str | bytes, str]  #: rule, subject, text
+_NUMBERS = ("total", "done", "dead", "cancelled")
+_KINDS = {"dead": "x", "cancelled": "c"}
+
+
+def entries_of(batch: str, name: str, state: str, finish: int) -> list[str]:
+    """Where a member in this state must be found; of one that is done it is not known at which number."""
+    if state not in FINISHED:
+        return [SEPARATOR.join((batch, "u", name))]
+    numbered = [SEPARATOR.join((batch, "f", f"{finish:016d}", name))] if finish else []
+    return numbered + [SEPARATOR.join((batch, _KINDS[state], name)) for state in (state,) if state in _KINDS]
+
+
+class BatchCounts:
+    """All batches, and what headers and `roster` say of them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, BatchState] = {}
+        self.broken: list[Found] = []
+        self._specs: set[str] = set()
+        self._headers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._entries: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def know(self, name: bytes, raw: bytes) -> None:
+        what, _, batch = name.decode(errors="replace").partition(SEPARATOR)
+        try:
+            if what == "spec":
+                read_spec(raw)
+                self._specs.add(batch)
+            else:
+                self.states[batch] = read_state(raw)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.broken.append(("batches", batch, f"its {what} cannot be read: {error}"))
+
+    def expected(self, job_id: str, header: Header) -> list[str]:
+        """The entries that this job must have; it is counted."""
+        if not header.batch or header.batch not in self.states:
+            return []
+        self._headers[header.batch].update(("total", header.state))
+        return entries_of(header.batch, job_id, header.state, header.finish)
+
+    def inside(self) -> Iterator[str]:
+        """The entries that batches inside others must have; they are counted."""
+        for batch, state in self.states.items():
+            if state.parent in self.states:
+                outcome = state.outcome if state.phase == "ended" else "running"
+                self._headers[state.parent].update(("total", outcome))
+                yield from entries_of(state.parent, f"{{{batch}", outcome, state.finish)
+
+    def check_entry(self, entry: str, header: Header | None, chores: set[str]) -> Iterator[Found]:
+        batch, kind, *number, name = (*entry.split(SEPARATOR), "", "")[:4] if "\x1ff\x1f" in entry else _split(entry)
+        state = self.states.get(batch)
+        self._entries[batch][kind] += 1
+        if state is None:
+            if f"forget{SEPARATOR}{batch}" not in chores:
+                yield "roster", entry, "is of a batch that does not exist"
+            return
+        child = self.states.get(name[1:]) if name.startswith("{") else None
+        if child is not None:
+            right = child.parent == batch
+            found, finish = child.outcome if child.phase == "ended" else "running", child.finish
+        elif header is not None:
+            right, found, finish = header.batch == batch, str(header.state), header.finish
+        else:
+            if state.phase != "ended":
+                yield "roster", entry, "is a member that is gone, though its batch has not ended"
+            return
+        wants = {"u": found not in FINISHED, "f": found in FINISHED, "x": found == "dead", "c": found == "cancelled"}
+        if not right or not wants.get(kind, False):
+            yield "roster", entry, f"belongs to a member that is {found}"
+        if kind == "f" and finish and finish != int(number[0]):
+            yield "roster", entry, f"belongs to a member with the finish number {finish}"
+
+    def check(self, chores: set[str], limits: dict[bytes, bytes]) -> Iterator[Found]:
+        yield from self.broken
+        yield from (("batches", one, "is stored by half") for one in self._specs ^ self.states.keys())
+        for batch, state in self.states.items():
+            yield from self._check_numbers(batch, state)
+            yield from _check_phase(batch, state, chores)
+            paused: Any = msgspec.msgpack.decode(limits.get(f"batch:{batch}".encode(), b"\x92\xff\x00"))[1]
+            if bool(paused) != (state.chore == "cancel"):
+                yield "batches", batch, f"its lane is {'closed' if paused else 'open'}, its chore is {state.chore!r}"
+        for chore in chores:
+            what, _, batch = chore.partition(SEPARATOR)
+            if what != "forget" and batch not in self.states:
+                yield "chores", chore, "is to be done to a batch that does not exist"
+
+    def _check_numbers(self, batch: str, state: BatchState) -> Iterator[Found]:
+        entries, headers = self._entries[batch], self._headers[batch]
+        stored = {name: getattr(state, name) for name in _NUMBERS}
+        dead, cancelled = entries["x"], entries["c"]
+        listed = (entries["u"] + entries["f"], entries["f"] - dead - cancelled, dead, cancelled)
+        for where, counted in (("roster", dict(zip(_NUMBERS, listed, strict=True))), ("headers", headers)):
+            for name in _NUMBERS:
+                if stored[name] != counted[name] and (where == "roster" or state.phase != "ended"):
+                    yield "batches", batch, f"says {stored[name]} {name}, {where} say {counted[name]}"
+        if state.finishes < entries["f"]:
+            yield "batches", batch, f"gave out {state.finishes} finish numbers, but {entries['f']} are in use"
+
+
+def _split(entry: str) -> tuple[str, str, str]:
+    batch, _, rest = entry.partition(SEPARATOR)
+    kind, _, name = rest.partition(SEPARATOR)
+    return batch, kind, name
+
+
+def _check_phase(batch: str, state: BatchState, chores: set[str]) -> Iterator[Found]:
+    if state.phase == "sealed" and not state.pending and state.chore != "retry":
+        yield "batches", batch, "is sealed and nothing is pending, but it has not ended"
+    if state.phase == "ended" and state.pending:
+        yield "batches", batch, f"has ended, but {state.pending} are pending"
+    want = {"open": {"abandon"}, "sealed": set[str](), "ended": {"forget"}}[state.phase] | {state.chore} - {""}
+    kinds = ("abandon", "forget", "cancel", "retry")
+    found = {what for what in kinds if f"{what}{SEPARATOR}{batch}" in chores}
+    if want != found:
+        yield "chores", batch, f"{sorted(found)} are to be done, it should be {sorted(want)}"

@@ -1,0 +1,57 @@
+-- Mending batches: who is a member, and how it ended, is in the headers; `roster` follows from these, and the numbers in
+-- `batches` from that. Of a batch inside another its own record is the header.
+
+local batch_mending = {}
+
+-- belongs(entry, h) → may it stay in `roster`? Of an ended batch it may, also if the member has been forgotten.
+function batch_mending.belongs(entry, h)
+  local kit = batch_kit
+  local id, kind, name = string.match(entry, '^([^\31]*)\31(%l)\31(.*)$')
+  local b = id and kit.one(id)
+  if not b then return id and call('ZSCORE', chores, 'forget' .. SEP .. id) end
+  local number = ''
+  if kind == 'f' then number, name = string.match(name, '^(%d+)\31(.*)$') end
+  local inside = name and string.sub(name, 1, 1) == '{' and kit.one(string.sub(name, 2))
+  local state, own = h and h[STATE], h and h[FINISH]
+  if inside then
+    if inside[B_PARENT] ~= id then return false end
+    state, own = inside[B_PHASE] == 'ended' and inside[B_OUTCOME] or 'running', inside[B_FINISH]
+  elseif not h then
+    return b[B_PHASE] == 'ended'
+  elseif h[BATCH] ~= id then
+    return false
+  end
+  if kind == 'u' then return state == 'running' or (h and waits(h)) end
+  if kind == 'x' then return state == 'dead' end
+  if kind == 'c' then return state == 'cancelled' end
+  return (state == 'done' and not inside) or (own > 0 and own == tonumber(number))
+end
+
+-- entries(b, name, state, finish) → where a member must be found; of one that is done it is not known at which number.
+function batch_mending.entries(b, name, state, number)
+  local kit, letters = batch_kit, { dead = 'x', cancelled = 'c' }
+  if state ~= 'done' and state ~= 'dead' and state ~= 'cancelled' then return { kit.member(b.id, 'u', name) } end
+  local found = number > 0 and { kit.numbered(b.id, number, name) } or {}
+  if letters[state] then found[#found + 1] = kit.member(b.id, letters[state], name) end
+  return found
+end
+
+-- recount(b) → did its numbers differ from what is in `roster`?
+function batch_mending.recount(b)
+  local n = {}
+  for _, kind in ipairs({ 'u', 'f', 'x', 'c' }) do
+    n[kind] = call('ZLEXCOUNT', roster, '[' .. b.id .. SEP .. kind .. SEP, '(' .. b.id .. SEP .. kind .. AFTER)
+  end
+  local first, last = '[' .. b.id .. SEP .. 'f' .. SEP, '(' .. b.id .. SEP .. 'f' .. AFTER
+  local latest = call('ZRANGE', roster, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
+  local number = latest and tonumber(string.match(latest, '^[^\31]*\31f\31(%d+)')) or 0
+  local right = { [B_TOTAL] = n.u + n.f, [B_DONE] = n.f - n.x - n.c, [B_DEAD] = n.x, [B_CANCELLED] = n.c,
+                  [B_FINISHES] = math.max(number, b[B_FINISHES]) }
+  local differs = false
+  if n.x > b[B_DEAD] then b.died = true end
+  for slot, value in pairs(right) do
+    if b[slot] ~= value then b[slot], differs = value, true end
+  end
+  batch_kit.touch(b)
+  return differs
+end

@@ -1,0 +1,15 @@
+-- retry_batch: the dead members of a batch run again, in pages, by do_chores. If it had ended, this is its next generation.
+-- flags: allow-oom
+-- include: header write lanes batches move line enter finish create ends chores
+-- args: batch, nonce of this call
+-- returns: ok | none (no member is dead) | cancelling (it is being cancelled) | missing
+-- event: retry_batch
+need_batches()
+local b = batch_kit.one(ARGV[1])
+if not b then return 'missing' end
+if b[B_RETRIED] == ARGV[2] then return 'ok' end
+if b[B_CHORE] == 'cancel' then return 'cancelling' end
+if not set_going('retry_batch', b) then return 'none' end
+b[B_RETRIED] = ARGV[2]
+finish()
+return 'ok'

@@ -1,0 +1,31 @@
+"""What is done to batches in pages; the rest is where it is asked for: test_cancel_batch, test_retry_batch."""
+
+from penstock.engine.engine import Engine
+from tests.conftest import Clock
+from tests.engine.factories import new_job, open_batch, raw
+
+
+async def test_nothing_to_do_is_nothing_done(engine: Engine, clock: Clock) -> None:
+    assert await engine.do_chores() == (0, -1, clock(), False)
+    assert await engine.do_chores("cancel", "nobody") == (0, -1, clock(), False)
+
+
+async def test_what_is_not_asked_for_any_more_is_dropped(engine: Engine, clock: Clock) -> None:
+    await open_batch(engine, "b", new_job("a"))
+    for chore in ("retry\x1fb", "cancel\x1fnobody", "nonsense"):
+        await (await raw(engine)).zadd(engine.keys("chores"), {chore: 0})
+    for _ in range(3):
+        assert (await engine.do_chores()).moved == 1
+    assert (await engine.do_chores()).moved == 0
+
+
+async def test_a_batch_inside_is_kept_as_long_as_the_other_has_not_ended(engine: Engine, clock: Clock) -> None:
+    await open_batch(engine, "outer")
+    await open_batch(engine, "inner", parent="outer", keep=1_000, then=False)
+    await engine.seal_batch("inner")
+    clock.advance(1_000)
+    assert (await engine.do_chores()).next == clock() + 60_000
+    await engine.seal_batch("outer")
+    clock.advance(60_000)
+    await engine.do_chores()
+    assert (await engine.watch_batch("c", "inner")).status is None

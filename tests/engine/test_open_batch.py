@@ -1,0 +1,79 @@
+"""A batch begins: alone, inside another, or not at all."""
+
+from penstock.engine.engine import DEEPEST, Engine
+from tests.conftest import Clock
+from tests.engine.factories import batch_of, happened, new_batch, new_job, numbers_of, open_batch
+
+
+async def test_an_open_batch_counts_its_members_as_they_come(engine: Engine) -> None:
+    await open_batch(engine, "b", new_job("a"), new_job("later", due=5_000))
+    assert await numbers_of(engine, "b") == ("open", 2, 0, 0, 0, 2)
+    assert ("open_batch", "b", "") in await happened(engine)
+
+
+async def test_a_resent_call_gets_its_first_answer_and_another_one_does_not(engine: Engine) -> None:
+    assert await engine.open_batch(new_batch("b", nonce="x")) == "created"
+    assert await engine.open_batch(new_batch("b", nonce="x")) == "created"
+    assert await engine.open_batch(new_batch("b", nonce="y")) == "exists"
+
+
+async def test_a_batch_inside_another_is_one_member_of_it(engine: Engine) -> None:
+    await open_batch(engine, "outer")
+    await open_batch(engine, "inner", new_job("a"), new_job("b"), parent="outer")
+    assert await numbers_of(engine, "outer") == ("open", 1, 0, 0, 0, 1)
+    assert (await batch_of(engine, "inner")).depth == 2
+
+
+async def test_a_batch_that_takes_no_members_takes_no_batch(engine: Engine) -> None:
+    await open_batch(engine, "sealed", new_job("a"))
+    await engine.seal_batch("sealed")
+    await open_batch(engine, "ended")
+    await engine.seal_batch("ended")
+    await open_batch(engine, "called-off", new_job("b"))
+    await engine.cancel_batch("called-off")
+    words = {"sealed": "sealed", "ended": "ended", "called-off": "cancelled", "nobody": "unknown"}
+    assert {one: await engine.open_batch(new_batch("x", parent=one)) for one in words} == words
+
+
+async def test_batches_are_inside_each_other_up_to_a_depth(engine: Engine) -> None:
+    await open_batch(engine, "b1")
+    for depth in range(2, DEEPEST + 1):
+        await open_batch(engine, f"b{depth}", parent=f"b{depth - 1}")
+    assert await engine.open_batch(new_batch("too-deep", parent=f"b{DEEPEST}")) == "deep"
+    for depth in range(DEEPEST, 0, -1):
+        await engine.seal_batch(f"b{depth}")
+    assert (await numbers_of(engine, "b1"))[:3] == ("ended", 1, 1)
+
+
+async def test_a_job_for_a_batch_that_does_not_take_it_is_refused_and_nothing_is_stored(engine: Engine) -> None:
+    await open_batch(engine, "b", new_job("first"))
+    await engine.seal_batch("b")
+    placed = await engine.enqueue([new_job("first", batch="b"), new_job("a", batch="b"), new_job("c", batch="nobody")])
+    assert [(one.word, one.id) for one in placed] == [("created", "first"), ("sealed", "a"), ("unknown", "c")]
+    assert await numbers_of(engine, "b") == ("sealed", 1, 0, 0, 0, 1)
+
+
+async def test_a_unique_key_that_is_taken_gives_the_other_job_which_is_no_member(engine: Engine) -> None:
+    await engine.enqueue([new_job("other", unique="u")])
+    await open_batch(engine, "b")
+    (placed,) = await engine.enqueue([new_job("a", batch="b", unique="u")])
+    assert (placed.word, placed.id) == ("unique", "other")
+    assert await numbers_of(engine, "b") == ("open", 0, 0, 0, 0, 0)
+
+
+async def test_a_batch_that_nobody_adds_to_is_given_up_and_one_that_grows_is_not(engine: Engine, clock: Clock) -> None:
+    await open_batch(engine, "b", new_job("a"), abandon_after=10_000)
+    clock.advance(6_000)
+    await engine.enqueue([new_job("c", batch="b")])
+    clock.advance(6_000)
+    due = await engine.do_chores()
+    assert (due.moved, due.next - due.now) == (1, 4_000)
+    assert (await batch_of(engine, "b")).phase == "open"
+    clock.advance(4_000)
+    await engine.do_chores()
+    assert (await batch_of(engine, "b")).reason == "abandoned"
+    assert ("cancel_batch", "b", "abandoned") in await happened(engine)
+    clock.advance(2_000)
+    while (await engine.do_chores(limit=1)).next <= clock():
+        pass
+    assert await numbers_of(engine, "b") == ("ended", 2, 0, 0, 2, 0)

@@ -1,0 +1,67 @@
+"""The dead members of a batch run again, and their end is another end."""
+
+from penstock.engine.engine import Engine
+from tests.engine.factories import TestWorker, batch_of, made_by, new_job, numbers_of, open_batch, states
+
+
+async def _failed(engine: Engine, how_many: int) -> TestWorker:
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(how_many)))
+    for _ in range(how_many):
+        for lease in await worker.lease():
+            await worker.bury(lease)
+    await engine.seal_batch("b")
+    assert await numbers_of(engine, "b") == ("ended", how_many, 0, how_many, 0, 0)
+    return worker
+
+
+async def test_it_does_not_end_before_all_of_them_were_set_going(engine: Engine) -> None:
+    worker = await _failed(engine, 5)
+    assert await engine.retry_batch("b", "x") == "ok"
+    assert (await batch_of(engine, "b")).generation == 2
+    while (await engine.do_chores("retry", "b", limit=2)).more:
+        for lease in await worker.lease(10):
+            await worker.complete(lease)
+        assert (await batch_of(engine, "b")).phase == "sealed"
+    for lease in await worker.lease(10):
+        await worker.complete(lease)
+    assert await numbers_of(engine, "b") == ("ended", 5, 5, 0, 0, 0)
+    assert (await made_by(engine, "b")).keys() == {"then-1", "then-2", "on_failure-1"}
+    assert (await made_by(engine, "b"))["then-2"].done == 5
+
+
+async def test_what_dies_again_is_left_alone_and_told_of_once_more(engine: Engine) -> None:
+    worker = await _failed(engine, 2)
+    assert await engine.retry_batch("b", "x") == "ok"
+    assert not (await engine.do_chores("retry", "b")).more
+    for lease in await worker.lease(10):
+        await worker.bury(lease)
+    assert await engine.retry_batch("b", "x") == "ok"  # the same call, resent
+    assert await numbers_of(engine, "b") == ("ended", 2, 0, 2, 0, 0)
+    assert (await made_by(engine, "b")).keys() == {"then-1", "then-2", "on_failure-1", "on_failure-2"}
+
+
+async def test_without_dead_members_there_is_nothing_to_do(engine: Engine) -> None:
+    await open_batch(engine, "b", new_job("a"))
+    assert await engine.retry_batch("b", "x") == "none"
+    assert await engine.retry_batch("nobody", "x") == "missing"
+    await engine.cancel_batch("b")
+    assert await engine.retry_batch("b", "y") == "cancelling"
+
+
+async def test_batches_inside_are_set_going_too(engine: Engine) -> None:
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await open_batch(engine, "outer")
+    await open_batch(engine, "inner", new_job("a"), parent="outer")
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    await engine.seal_batch("inner")
+    await engine.seal_batch("outer")
+    assert await engine.retry_batch("outer", "x") == "ok"
+    await engine.do_chores("retry", "outer")
+    await engine.do_chores("retry", "inner")
+    assert await numbers_of(engine, "outer") == ("sealed", 1, 0, 0, 0, 1)
+    (lease,) = await worker.lease()
+    await worker.complete(lease)
+    assert await numbers_of(engine, "outer") == ("ended", 1, 1, 0, 0, 0)
+    assert (await states(engine)).keys() >= {"outer@then-2", "inner@then-2"}
