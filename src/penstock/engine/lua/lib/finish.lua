@@ -48,6 +48,7 @@ end
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
 local function finish()
   if touched[1] then endings.look_at() end
+  if refills[1] then need_line() end
   for _, name in ipairs(refills) do fill(lane_named(name)) end
   if next(known_lanes) then save_lanes() end
   if sequence then call('HSET', meta, 'seq', sequence) end
