@@ -309,3 +309,11 @@ async def test_it_takes_the_fence_from_the_servers_own_clock(real_engine: Engine
     seconds, micros = await (await raw(real_engine)).time()
     fences = [lease.header.fence for _ in range(2) for lease in await worker.lease()]
     assert seconds * 1_000_000 + micros <= fences[0] < fences[1]
+
+
+async def test_a_job_with_a_lane_that_is_too_late_makes_way_if_it_is_the_only_one(engine: Engine, clock: Clock) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("late", lanes=["lock:x"], expires=1_000))
+    clock.advance(1_000)
+    assert await worker.lease() == []
+    assert (await states(engine))["late"] == "cancelled"
