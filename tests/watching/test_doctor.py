@@ -17,6 +17,7 @@ from tests.engine.factories import (
     lane,
     new_job,
     new_spec,
+    open_batch,
     populate,
     populate_lanes,
     raw,
@@ -142,6 +143,17 @@ async def test_orphaned_schedules_and_disagreeing_lanes_are_named(engine: Engine
     await enqueue(engine, new_job("a", lanes=[lane("few", 2)]), new_job("b", lanes=[lane("few", 3)]))
     found = {(one.rule, one.subject) for one in (await examine(engine, {"tasks:run"})).findings if one.level == "wrong"}
     assert found == {("orphan", "nightly"), ("lane", "few")}
+
+
+async def test_a_batch_that_is_open_is_told_as_advice(engine: Engine) -> None:
+    await open_batch(engine, "b1", new_job("a"))
+    await open_batch(engine, "b2")
+    await engine.seal_batch("b2")
+    made = await examine(engine, {"tasks:run"})
+    (finding,) = [one for one in made.findings if one.rule == "open_batch"]
+    assert (finding.subject, finding.level) == ("b1", "advice")
+    assert "1 members, 1 of them unfinished" in finding.text
+    assert finding.todo.endswith("penstock batch seal b1")
 
 
 async def test_another_layout_is_named_and_left_alone(engine: Engine) -> None:

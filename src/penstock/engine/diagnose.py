@@ -284,6 +284,15 @@ async def _lanes(made: Examination) -> AsyncIterator[Finding]:
             )
 
 
+async def _open_batches(made: Examination) -> AsyncIterator[Finding]:
+    async for one in Views(made.engine).batches():
+        if one.open:
+            text = f"open since {one.created:%Y-%m-%d %H:%M} UTC: {one.total} members, {one.pending} of them unfinished"
+            yield Finding(
+                "open_batch", one.id, text, f"if its producer is gone: penstock batch seal {one.id}", "advice"
+            )
+
+
 async def _unserved(made: Examination) -> AsyncIterator[Finding]:
     views = Views(made.engine)
     counts, nodes = await views.counts(), await views.workers()
@@ -303,6 +312,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _unknown_tasks,
     _schedules,
     _lanes,
+    _open_batches,
     _unserved,
 )
 
