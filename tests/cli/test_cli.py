@@ -205,7 +205,7 @@ def test_waiting_prints_the_result_or_says_why_there_is_none(shell: Shell) -> No
         (["send", '{"user": "x"}'], 2, "Expected `int`"),
         (["send", "[1]", "--priority", "100"], 2, "0 (first) to 99 (last)"),
         (["send", "[1]", "--delay", "soon"], 2, '"250ms"'),
-        (["sent", "[1]"], 7, "valid are tasks:block, tasks:send, tasks:sleep"),
+        (["sent", "[1]"], 7, "valid are tasks:add_up, tasks:block, tasks:send, tasks:sleep"),
     ],
 )
 def test_what_cannot_be_enqueued_says_what_can(shell: Shell, arguments: list[str], code: int, words: str) -> None:

@@ -92,11 +92,12 @@ local function park(id, at)
 end
 
 -- ask_meta(): the last fence, and the tasks that are halted.
-local fence, halted
+local fence, fence_before, halted
 local function ask_meta()
   if fence then return end
   local found = call('HMGET', meta, 'fence', 'halted')
   fence, halted = math.max(tonumber(found[1] or 0), now_us - 1), halted_in(found[2] or '')
+  fence_before = fence
 end
 
 
@@ -221,7 +222,7 @@ while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   if #waiting_ids == 0 then break end
   begin(waiting_ids, 'held')
 end
-if fence then call('HSET', meta, 'fence', fence) end
+if fence ~= fence_before then call('HSET', meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end
 
 for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
