@@ -21,7 +21,7 @@ demo: $(READY) ## see it run, on an embedded server
 	@$(BIN)/python -m penstock.demo
 
 test: $(READY) ## the tests, on real servers that they start themselves
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not long'
 
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600

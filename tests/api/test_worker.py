@@ -800,11 +800,13 @@ async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(ap
 
 async def test_jobs_that_outlast_the_grace_go_back_without_using_an_attempt(app: Penstock) -> None:
     told: list[str] = []
+    begun = asyncio.Event()
 
     @app.task(retries=0)
     async def slow() -> int:
         if told:
             return current_job().attempt
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -815,7 +817,7 @@ async def test_jobs_that_outlast_the_grace_go_back_without_using_an_attempt(app:
     first, second = await slow.enqueue(), await slow.enqueue()
     began = time.monotonic()
     async with app.worker(grace="50ms", concurrency=1):
-        await in_state(first, "running")
+        await begun.wait()
     assert time.monotonic() - began < 2
     header = await header_of(app.hub.engine, first.id)
     assert (header.state, header.attempt, header.releases) == ("ready", 0, 1)
