@@ -25,15 +25,35 @@ def enqueue(shell: Shell, *arguments: str) -> str:
     return shell.run("enqueue", *arguments)[0].strip()
 
 
+BUSY = """
+import asyncio, json
+from tasks import app, send, sleep
+
+async def main():
+    async with app:
+        jobs = {name: await send.enqueue(number) for name, number in (("first", 13), ("second", 13), ("done", 7))}
+        await app.run_until_idle()
+        jobs["ready"] = await send.using(tags=["big"]).enqueue(7)
+        jobs["scheduled"] = await sleep.using(delay="1h").enqueue(1, "x")
+        print(json.dumps({name: job.id for name, job in jobs.items()}))
+
+asyncio.run(main())
+"""
+
+
 @pytest.fixture
 def busy(shell: Shell) -> dict[str, str]:
     """Two dead, one done, one ready, one scheduled; by what they are."""
-    jobs = {"first": enqueue(shell, "send", "[13]"), "second": enqueue(shell, "send", "[13]")}
-    jobs["done"] = enqueue(shell, "send", "[7]")
-    run_all(shell)
-    jobs["ready"] = enqueue(shell, "send", "[7]", "--tag", "big")
-    jobs["scheduled"] = enqueue(shell, "sleep", '[1, "x"]', "--delay", "1h")
-    return jobs
+    made = subprocess.run(
+        [sys.executable, "-c", BUSY],
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str] = json.loads(made.stdout)
+    return found
 
 
 def ids(rows: list[dict[str, Any]]) -> set[str]:

@@ -35,6 +35,7 @@ from tests.engine.factories import (
     standing_of,
     tick,
 )
+from tests.servers import Server
 
 Scenario = Callable[[Engine, Clock], Awaitable[Call[Any]]]
 SCENARIOS: dict[str, Scenario] = {}
@@ -414,10 +415,22 @@ def test_every_script_has_a_scenario() -> None:
     assert set(SCENARIOS) == set(load())
 
 
-@pytest.mark.parametrize("verb", sorted(SCENARIOS))
-async def test_a_script_stopped_anywhere_loses_nothing_and_is_mended_in_one_pass(url: str, verb: str) -> None:
+#: The scripts are the same on a cluster: there, others than these take their turn in the long run.
+ON_CLUSTER = {"enqueue", "lease", "complete", "reap", "cancel", "tick", "seal_batch"}
+CASES = [
+    pytest.param(where, verb, marks=pytest.mark.long if where == "cluster" and verb not in ON_CLUSTER else ())
+    for where in ("single", "cluster")
+    for verb in sorted(SCENARIOS)
+]
+
+
+@pytest.mark.parametrize(("where", "verb"), CASES)
+async def test_a_script_stopped_anywhere_loses_nothing_and_is_mended_in_one_pass(
+    request: pytest.FixtureRequest, where: str, verb: str
+) -> None:
     clock = Clock()
-    engine = open_engine(url, namespace(), clock)
+    server: Server = request.getfixturevalue(where)
+    engine = open_engine(server.url, namespace(), clock)
     stop = 0
     try:
         while await _stopped(engine, clock, verb, stop + 1):
