@@ -5,28 +5,25 @@ happened: one `then` for each end, one `on_failure` for each generation in which
 drains, every batch ends, and once it is forgotten nothing is left of it.
 """
 
-import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.batch_state import BatchState, read_state
-from penstock.engine.audit import audit
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mend import reconcile
 from penstock.job import Header, read_header
-from tests.conftest import Clock, namespace, open_engine
+from tests.engine import machines
 from tests.engine.factories import new_batch, new_job
+from tests.engine.machines import Steps, one_of, run
 from tests.servers import Server
 
-START = Clock().now
 LIFE = 10**9
 DAY = 86_400_000
 BATCHES = ("b0", "b1", "b2", "b3")
@@ -34,34 +31,13 @@ IDS = tuple(f"job{n}" for n in range(16))
 WORKERS = (("a", "b"), ("b",))
 UNFINISHED = ("scheduled", "held", "ready", "running")
 SETTLES = ("complete", "complete", "bury", "retry", "release", "snooze", "crash")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class World:
-    """The engine, on one connection for all runs; and how often each thing was seen in them."""
-
-    def __init__(self, url: str) -> None:
-        self.clock = Clock()
-        self.engine = open_engine(url, namespace(), self.clock)
-        self.client = self.engine.link.endpoint.client_sync()
-        self.seen: Counter[str] = Counter()
-        self._runner = asyncio.Runner()
-
-    def begin(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self.clock.now = START
-        self.engine.init().sync()
-
-    def audit(self) -> Any:
-        return self._runner.run(audit(self.engine))
+class World(machines.World):
+    """The engine with batches in it."""
 
     def reconcile(self) -> int:
-        return self._runner.run(reconcile(self.engine))
-
-    def close(self) -> None:
-        self.client.delete(*self.engine.all_keys())
-        self._runner.run(self.engine.link.endpoint.aclose())
-        self._runner.close()
+        return self.wait(reconcile(self.engine))
 
     def jobs(self) -> dict[str, Header]:
         found: Any = self.client.hgetall(self.engine.keys("jobs"))
@@ -71,10 +47,6 @@ class World:
         found: Any = self.client.hgetall(self.engine.keys("batches"))
         rows = ((name.decode().split(SEPARATOR), raw) for name, raw in found.items() if name)
         return {batch: read_state(raw) for (what, batch), raw in rows if what == "state"}
-
-
-def one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
 
 
 numbers = st.integers(0, 23)
@@ -96,17 +68,7 @@ new_jobs = st.lists(
     min_size=1,
     max_size=6,
 )
-STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
-
-
-def step(often: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
-    """Something that may happen: how often, and what is drawn for it."""
-
-    def note(method: F) -> F:
-        STEPS.extend([st.tuples(st.just(method.__name__), st.fixed_dictionaries(arguments))] * often)
-        return method
-
-    return note
+step = Steps()
 
 
 class Machine(RuleBasedStateMachine):
@@ -295,7 +257,7 @@ class Machine(RuleBasedStateMachine):
     def reconcile(self) -> None:
         assert self.world.reconcile() == 0
 
-    @rule(step=st.integers(0, len(STEPS) - 1).flatmap(STEPS.__getitem__))
+    @rule(step=step.any())
     def take(self, step: tuple[str, dict[str, Any]]) -> None:
         name, arguments = step
         getattr(self, name)(**arguments)
@@ -330,30 +292,6 @@ class Machine(RuleBasedStateMachine):
             assert self.world.client.zrange(self.engine.keys(name), 0, -1) == [b""]
 
 
-@contextmanager
-def world_at(url: str) -> Iterator[World]:
-    world = World(url)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def run(world: World, runs: int) -> None:
-    run_state_machine_as_test(
-        lambda: Machine(world),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=40,
-            deadline=None,
-            database=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=tuple(HealthCheck),
-            print_blob=True,
-        ),
-    )
-
-
 OFTEN = {
     *("enqueue: created", "enqueue: sealed", "enqueue: unknown", "enqueue: ended", "enqueue: cancelled"),
     *("seal: ended", "cancel: cancelled", "retry: ok", "open: ended"),
@@ -363,15 +301,15 @@ OFTEN = {
 @pytest.mark.parametrize(("servers", "runs"), [("single", 25), ("cluster", 5)])
 @pytest.mark.timeout(600)  # a failure takes a while to shrink
 def test_batches_end_once_and_count_every_member_once(servers: str, runs: int, request: pytest.FixtureRequest) -> None:
-    with world_at(request.getfixturevalue(servers).url) as world:
-        run(world, runs)
+    with closing(World(request.getfixturevalue(servers).url)) as world:
+        run(lambda: Machine(world), runs=runs, steps=40)
     assert world.seen["enqueue: created"]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_batches_end_once_and_count_every_member_once_in_10_000_runs(single: Server) -> None:
-    with world_at(single.url) as world:
+    with closing(World(single.url)) as world:
         for _ in range(40):  # not at once, for Hypothesis remembers every choice of a run
-            run(world, 250)
+            run(lambda: Machine(world), runs=250, steps=40)
     assert world.seen.keys() >= OFTEN
