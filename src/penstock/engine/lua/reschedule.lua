@@ -8,6 +8,7 @@ local ids, answers, at = {}, {}, tonumber(ARGV[1])
 for i = 2, ARGC do ids[#ids + 1] = ARGV[i] end
 if at < DELAY_BELOW then at = now + at end
 local headers = read(ids)
+meet(headers, #ids)
 for i, id in ipairs(ids) do
   local h = headers[i]
   if not h then
