@@ -73,7 +73,10 @@ def unwritable(data: Path, error: OSError) -> UnsuitableServer:
 
 def socket_path(data: Path) -> Path:
     """Choose where the socket of a data directory goes: a short name, since addresses end at 107 bytes."""
-    name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest() + ".sock"
+    # Of the directory, not only of its path: a server whose directory was removed takes its socket away as it ends, and
+    # that must not be the socket of the server of the directory that took its place.
+    identity = f"{data.stat().st_ino if data.exists() else 0}".encode() + os.fsencode(data)
+    name = hashlib.blake2b(identity, digest_size=8).hexdigest() + ".sock"
     for folder in _runtime_dirs(data):
         path = folder / name
         if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH and _is_private(folder):
