@@ -156,7 +156,7 @@ class Inline:
         """The outermost middleware: it keeps what a job raises, for an outcome only describes it."""
         try:
             return await call_next()
-        except BaseException as error:
+        except Exception as error:
             self._errors[job.id] = error
             raise
 
@@ -164,11 +164,7 @@ class Inline:
         error = self._errors.pop(lease.id, None)
         deaths = _deaths.get()
         if isinstance(outcome, Dead) and deaths is not None:
-            if error is None or isinstance(error, Raised):
-                found = json.loads(outcome.error)
-                text = f"{outcome.reason}: {found.get('type')}: {found.get('message')}"
-                error = JobFailed(f"job {lease.id} of {lease.found.ready.task} is dead ({text})")
-            deaths.append(error)
+            deaths.append(_described(lease, outcome) if error is None or isinstance(error, Raised) else error)
 
     @contextmanager
     def _raising(self) -> Iterator[None]:
@@ -188,6 +184,15 @@ class Inline:
 
 def _only(leased: Leased) -> Lease | None:
     return leased.leases[0] if leased.leases else None
+
+
+def _described(lease: Lease, dead: Dead) -> Exception:
+    """The error of a job that raised none itself: it took too long, or what it returned cannot be stored."""
+    found = json.loads(dead.error)
+    if found.get("type") == "TimeoutError":
+        return TimeoutError(found["message"])
+    text = f"{dead.reason}: {found.get('type')}: {found.get('message')}"
+    return JobFailed(f"job {lease.id} of {lease.found.ready.task} is dead ({text})")
 
 
 def _finish(work: Coroutine[Any, Any, T], task: Task[..., Any, Any]) -> T:

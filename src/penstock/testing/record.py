@@ -30,6 +30,7 @@ _IN_HEADER: Final = {
     "unique": "unique",
 }
 _IN_PAYLOAD: Final = ("tags", "timeout", "backoff", "retry_on", "give_up_on", "redact")
+_DURATIONS: Final = ("delay", "expires", "timeout", "keep_result")
 SHOWN: Final = 50  #: jobs in a message
 _header = msgspec.msgpack.Decoder(Header).decode
 
@@ -55,15 +56,9 @@ class Enqueued:
         return f"{self.task}({given}){self._options()}"
 
     def _options(self) -> str:
-        said = {
-            "queue": self.queue if self.queue != "default" else None,
-            "priority": self.priority if self.priority != 50 else None,
-            "delay": show(self.delay) if self.delay else None,
-            "at": self.at.isoformat() if self.at else None,
-            "tags": ",".join(self.tags) or None,
-        }
-        shown = " ".join(f"{name}={value}" for name, value in said.items() if value is not None)
-        return f"  [{shown}]" if shown else ""
+        usual = {"queue": "default", "priority": 50, "delay": 0, "at": None, "tags": ()}
+        found = {name: getattr(self, name) for name in usual}
+        return _bracketed({name: value for name, value in found.items() if value != usual[name]})
 
 
 class Record:
@@ -117,11 +112,11 @@ class Expected:
     def __str__(self) -> str:
         if self.call is not None:
             given: Mapping[str, Any] = self._arguments(self.call)
-            options = "".join(f" {name}={getattr(self.task.options, name)!r}" for name in sorted(self.task.changed))
+            said = {name: getattr(self.task.options, name) for name in sorted(self.task.changed)}
         else:
-            given, options = self.where, ""
+            given, said = self.where, {}
         shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        return f"{self.task.name}({shown if given or self.call else '…'}){options}"
+        return f"{self.task.name}({shown if given or self.call else '…'}){_bracketed(said)}"
 
     def matches(self, job: Enqueued) -> bool:
         if job.task != self.task.name:
@@ -175,6 +170,20 @@ def listed(jobs: list[Enqueued]) -> str:
     lines = [f"  {job}" for job in jobs[:SHOWN]]
     more = [f"  … and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
     return "\n".join(["what was enqueued:", *lines, *more])
+
+
+def _bracketed(options: Mapping[str, Any]) -> str:
+    """Options as a person writes them."""
+    shown = " ".join(f"{name}={_plainly(name, value)}" for name, value in options.items())
+    return f"  [{shown}]" if shown else ""
+
+
+def _plainly(name: str, value: Any) -> str:
+    if name in _DURATIONS:
+        return show(value)
+    if name == "at":
+        return (datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else value).isoformat()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _sent(raw: Any) -> Header:

@@ -18,7 +18,7 @@ from penstock.producer import Producer
 from penstock.schedule import first
 from penstock.task import Call, Task
 from penstock.testing.clock import Clock
-from penstock.testing.due import bring_due
+from penstock.testing.due import MOVED, NEVER, Due
 from penstock.testing.inline import MAKES_READY, Inline
 from penstock.testing.record import Enqueued, Record, expect, listed, missed
 from penstock.testing.server import default_url
@@ -133,18 +133,24 @@ class Sandbox:
 
     async def _drain(self, worker: Worker) -> int:
         """Until nothing is ready or running at this moment; when the next thing is due."""
-        due = -1
-        hub = self._open
+        views, due, at = self._open.views, Due(self._open.engine), NEVER
 
         async def idle() -> bool:
-            nonlocal due
-            due = await bring_due(hub.engine)
-            counts, paused = await hub.views.counts(), await hub.views.queues()
-            served = [states for name, states in counts.items() if worker.serves(name) and not paused.get(name)]
-            return not any(states.get(state) for states in served for state in ("ready", "running"))
+            # The worker has a timer, too: only if nothing happened meanwhile do the answers belong together.
+            nonlocal at
+            before = await views.last_event()
+            if await self._is_busy(worker):
+                return False
+            at = await due.bring()
+            return at != MOVED and await views.last_event() == before
 
         await worker.until_idle(None if self.clock.is_ticking else idle)
-        return due
+        return at
+
+    async def _is_busy(self, worker: Worker) -> bool:
+        counts, paused = await self._open.views.counts(), await self._open.views.queues()
+        served = [states for name, states in counts.items() if worker.serves(name) and not paused.get(name)]
+        return any(states.get(state) for states in served for state in ("ready", "running"))
 
     @contextmanager
     def inline(self, *, raises: bool = True) -> Iterator[None]:

@@ -15,7 +15,7 @@ VARIABLE = "PENSTOCK_TEST_URL"  #: a server to test on instead
 
 def serve(folder: Path) -> tuple[str, Embedded]:
     """The URL of an embedded server with its data there, and a hold on it: it ends soon after the last release."""
-    user = Embedded(folder)
+    user = Embedded(folder, announce=False)
     before = os.environ.get(LINGER)
     os.environ[LINGER] = before or "0.5"
     try:
