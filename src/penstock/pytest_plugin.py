@@ -23,7 +23,8 @@ _WHICH = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "penstock(inline=True): what the test enqueues has run when the call returns, see penstock.testing"
+        "markers",
+        "penstock(inline=True, schedules=False): run at once what the test enqueues, leave out the code's schedules",
     )
 
 

@@ -133,6 +133,19 @@ async def test_a_leap_makes_one_tick_of_those_that_were_missed(app: Penstock, sa
     assert ran == ["often"]  # catch_up="latest"
 
 
+def test_schedules_may_be_left_out(app: Penstock, single: Server) -> None:
+    @app.every("10m")
+    @app.task(name="often")
+    def often() -> None: ...
+
+    with Sandbox(app, url=single.url, schedules=False) as sandbox:
+        sandbox.run_for_sync("1h")
+        sandbox.assert_not_enqueued()
+    with Sandbox(app, url=single.url) as sandbox:
+        sandbox.run_for_sync("1h")
+        sandbox.assert_enqueued(often, times=6)
+
+
 def test_jobs_expire_by_it(app: Penstock, sandbox: Sandbox) -> None:
     @app.task(expires="1h")
     def work() -> None: ...

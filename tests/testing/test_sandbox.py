@@ -10,6 +10,7 @@ import pytest
 
 from penstock import JobFailed, Lane, Penstock, PenstockError, current_job
 from penstock.testing import Sandbox
+from penstock.testing.server import default_url
 from tests.servers import Server, wait_for
 
 
@@ -144,3 +145,14 @@ def test_a_job_that_fails_says_why(app: Penstock, sandbox: Sandbox) -> None:
     sandbox.run_until_idle_sync()
     with pytest.raises(JobFailed, match="ValueError: no"):
         job.result_sync(timeout=0)
+
+
+def test_the_environment_may_name_the_server(app: Penstock, single: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TEST_URL", single.url)
+    default_url.cache_clear()
+    try:
+        assert Penstock("made-meanwhile").name
+        with Sandbox(app):
+            assert str(app.hub.endpoint) == single.url
+    finally:
+        default_url.cache_clear()

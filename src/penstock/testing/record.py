@@ -1,7 +1,7 @@
 """What was enqueued while a test ran, and whether it is what was expected."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -70,10 +70,11 @@ class Record:
 
     def saw(self, call: EngineCall[Any], answer: Any) -> None:
         if call.script.name == "enqueue":
-            rows = zip(call.args[::3], call.args[1::3], call.args[2::3], read_placed(answer), strict=True)
+            sent: Sequence[Any] = call.args
+            rows = zip(sent[::3], sent[1::3], sent[2::3], read_placed(answer), strict=True)
             for job_id, header, payload, placed in rows:
                 if placed.word == "created":
-                    self._add(str(job_id), _sent(header), bytes(payload))  # type: ignore[arg-type]  # bytes, both
+                    self._add(job_id, _sent(header), payload)
         elif call.script.name == "lease":
             for lease in read_leased(answer).leases:
                 self.add_stored(lease.id, lease.header, lease.payload)
@@ -186,7 +187,7 @@ def _plainly(name: str, value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _sent(raw: Any) -> Header:
+def _sent(raw: bytes) -> Header:
     return kind(msgspec.msgpack.decode(raw)) if raw[0] == PLAIN else _header(raw)
 
 

@@ -9,13 +9,13 @@ from typing import Any, Self, cast
 from penstock.app import Penstock
 from penstock.context import running_on_loop
 from penstock.engine.answers import Placed
-from penstock.engine.engine import NewJob
+from penstock.engine.engine import Engine, NewJob
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import PenstockError
 from penstock.hub import Hub
 from penstock.job import read_header
 from penstock.producer import Producer
-from penstock.schedule import first
+from penstock.schedule import Spec, first
 from penstock.task import Call, Task
 from penstock.testing.clock import Clock
 from penstock.testing.due import MOVED, NEVER, Due
@@ -31,14 +31,17 @@ AnyTask = Task[..., Any, Any]
 class Sandbox:
     """While it is open, whatever the app does happens here: `with Sandbox(app) as sandbox: ...`, or `async with`.
 
-    It is the real engine on a real server, `url` or one that is started for the purpose. Nothing of it stays.
+    It is the real engine on a real server, `url` or one that is started for the purpose. Nothing of it stays. With
+    `inline` what is enqueued runs at once; without `schedules` those of the code are left out.
     """
 
-    def __init__(self, app: Penstock, *, url: str | None = None, inline: bool = False) -> None:
+    def __init__(self, app: Penstock, *, url: str | None = None, inline: bool = False, schedules: bool = True) -> None:
         self.app = app
         self._url = url
         self.clock = Clock(self._moved)
         self._starts_inline = inline
+        self._has_schedules = schedules
+        self._left_out: dict[str, Spec] = {}
         self._inline: Inline | None = None
         self._record = Record(app.tasks)
         self._cleared: set[str] = set()
@@ -58,17 +61,25 @@ class Sandbox:
         self._hub.engine.link.spy = self
         self._hub.producer = cast("Producer", _Sender(self._hub.producer, self))
         self._outer, self.app._hub = self.app._hub, self._hub  # noqa: SLF001  (its other half)
-        for schedule, spec in self.app.program.schedules.items():
-            begin = first(schedule, spec, self.clock())
-            self._hub.engine.set_cron(schedule, spec, begin, source="code").sync()
+        self._declare(self._hub.engine)
         self._inline = self._new_inline(raises=True) if self._starts_inline else None
         return self
+
+    def _declare(self, engine: Engine) -> None:
+        """Make the schedules of the code known, so that they are reckoned from here on; or leave them out."""
+        schedules = self.app.program.schedules
+        if not self._has_schedules:
+            self._left_out = dict(schedules)
+            schedules.clear()
+        for schedule, spec in schedules.items():
+            engine.set_cron(schedule, spec, first(schedule, spec, self.clock()), source="code").sync()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hub = self._open
         self.app._hub, self._hub = self._outer, None  # noqa: SLF001  (the same)
+        self.app.program.schedules.update(self._left_out)
         hub.engine.link.ask_sync(lambda client: client.delete(*hub.engine.all_keys()))
         hub.close()
 
