@@ -24,10 +24,10 @@ names: dict[str, str] = {}  #: a worker's own name → what we call it
 @app.task(name="work")
 async def work(job: int, seconds: float) -> float:
     """Takes a while, and tells when it began."""
-    start = time.monotonic()
-    say(f"{names[current_job().worker]} begins job {job}")
+    start, worker = time.monotonic(), names.get(current_job().worker, "a worker")
+    say(f"{worker} begins job {job}")
     await asyncio.sleep(seconds)
-    say(f"{names[current_job().worker]} has done job {job}")
+    say(f"{worker} has done job {job}")
     return start
 
 
