@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import BatchStatus, Bury, JobContext, JobFailed, Penstock, PenstockError, Snooze, current_job
+from penstock.engine.audit import audit
 from penstock.testing import Sandbox
 from tests.servers import Server
 
@@ -233,3 +234,32 @@ def test_it_is_given_what_the_lifespan_gives(single: Server) -> None:
 
     with Sandbox(app, url=single.url, inline=True):
         assert work.enqueue_sync().result_sync(timeout=0) == "state"
+
+
+async def test_many_at_once_each_get_their_own_result(app: Penstock, sandbox: Sandbox) -> None:
+    @app.task
+    async def work(number: int) -> int:
+        await asyncio.sleep(0.001)
+        return number
+
+    with sandbox.inline():
+        jobs = await asyncio.gather(*(work.enqueue(number) for number in range(20)))
+    assert [await job.result(timeout=30) for job in jobs] == list(range(20))
+    assert await audit(app.hub.engine) == []
+
+
+def test_what_a_worker_runs_is_not_failed_by_what_it_enqueues(app: Penstock, sandbox: Sandbox) -> None:
+    @app.task
+    def outer() -> str:
+        inner.enqueue_sync()
+        return "done"
+
+    @app.task(retries=0)
+    def inner() -> None:
+        raise KeyError("inner")
+
+    with sandbox.inline():
+        job = outer.using(delay="1h").enqueue_sync()
+        sandbox.clock.advance("1h")
+        sandbox.run_until_idle_sync()
+    assert job.result_sync(timeout=0) == "done"

@@ -64,6 +64,13 @@ async def test_blocking_twins_are_refused_on_a_loop(sandbox: Sandbox) -> None:
         sandbox.run_for_sync("1s")
 
 
+def test_what_has_to_be_awaited_is_refused_in_blocking_code(sandbox: Sandbox) -> None:
+    with pytest.raises(PenstockError, match=r"use run_until_idle_sync\(\)"):
+        sandbox.run_until_idle()  # type: ignore[unused-coroutine]
+    with pytest.raises(PenstockError, match=r"use run_for_sync\(\)"):
+        sandbox.run_for("1s")  # type: ignore[unused-coroutine]
+
+
 def test_a_sandbox_that_is_not_open_says_so(app: Penstock, single: Server) -> None:
     sandbox = Sandbox(app, url=single.url)
     with pytest.raises(PenstockError, match="not open"):

@@ -18,12 +18,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.codec import encode_result, open_envelope
-from penstock.context import JobContext, enter, leave, running_on_loop
+from penstock.context import JobContext, context_or_none, enter, leave, running_on_loop
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import Engine
+from penstock.engine.link import Call
 from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockError
 from penstock.program import Program
 from penstock.task import Task
+from penstock.worker.fetch import Numbers
 from penstock.worker.outcome import Again, Dead, Done, Outcome, Raised, describe, judge
 from penstock.worker.processes import Processes
 from penstock.worker.run import Runner, Running, policy_of
@@ -47,7 +49,7 @@ class Inline:
         self._engine = engine
         self._raises = raises
         self._worker = "inline-" + secrets.token_hex(6)
-        self._number = 0
+        self._numbers = Numbers()
         self._errors: dict[str, BaseException] = {}
 
     def register(self) -> None:
@@ -63,13 +65,16 @@ class Inline:
     async def _rounds(self) -> None:
         async with AsyncExitStack() as stack:
             runner: Runner | None = None
-            while (lease := _only(await self._lease())) is not None:
+            while True:
+                number, call = self._lease()
+                lease = self._leased(number, await call)
+                if lease is None:
+                    return
                 runner = runner or await self._runner(stack)
-                running = Running(lease, self._worker, self._number, runner.context(lease, self._worker, self._number))
-                number = self._number
+                running = Running(lease, self._worker, number, runner.context(lease, self._worker, number))
                 outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
-                for _, call in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
-                    await call
+                for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+                    await settling
                 if isinstance(outcome, Again):
                     await self._engine.reschedule([lease.id], 0)
                 self._bury(lease, outcome)
@@ -93,25 +98,28 @@ class Inline:
             self._rounds_sync()
 
     def _rounds_sync(self) -> None:
-        while (lease := _only(self._lease().sync())) is not None:
-            number = self._number
-            outcome = self._run_sync(lease)
-            for _, call in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
-                call.sync()
+        while True:
+            number, call = self._lease()
+            lease = self._leased(number, call.sync())
+            if lease is None:
+                return
+            outcome = self._run_sync(lease, number)
+            for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+                settling.sync()
             if isinstance(outcome, Again):
                 self._engine.reschedule([lease.id], 0).sync()
             self._bury(lease, outcome)
 
-    def _run_sync(self, lease: Lease) -> Outcome:
+    def _run_sync(self, lease: Lease, number: int) -> Outcome:
         task = self._program.tasks.get(lease.found.ready.task)
         if task is None or task.is_async or task.options.executor == "process" or self._program.lifespan:
-            return asyncio.run(self._run_on_loop(lease))
+            return asyncio.run(self._run_on_loop(lease, number))
         try:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
             return Dead("undecodable", describe(error))
-        context = JobContext(lease, self._worker, self._number, self._engine, None)
+        context = JobContext(lease, self._worker, number, self._engine, None)
         context.tags = tuple(envelope.tags)
         token = enter(context)
         try:
@@ -125,11 +133,11 @@ class Inline:
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             return Dead("result_not_storable", describe(error))
 
-    async def _run_on_loop(self, lease: Lease) -> Outcome:
+    async def _run_on_loop(self, lease: Lease, number: int) -> Outcome:
         async with AsyncExitStack() as stack:
             runner = await self._runner(stack)
-            context = runner.context(lease, self._worker, self._number)
-            return await runner.run(Running(lease, self._worker, self._number, context))
+            context = runner.context(lease, self._worker, number)
+            return await runner.run(Running(lease, self._worker, number, context))
 
     def _wrapped(
         self, context: JobContext, task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
@@ -148,9 +156,13 @@ class Inline:
 
     # Both
 
-    def _lease(self) -> Any:
-        self._number += 1
-        return self._engine.lease(self._worker, self._number, want=1, answered=self._number - 1)
+    def _lease(self) -> tuple[int, Call[Leased]]:
+        number = self._numbers.take()
+        return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
+
+    def _leased(self, number: int, answer: Leased) -> Lease | None:
+        self._numbers.answered(number)
+        return answer.leases[0] if answer.leases else None
 
     async def _caught(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """The outermost middleware: it keeps what a job raises, for an outcome only describes it."""
@@ -168,8 +180,8 @@ class Inline:
 
     @contextmanager
     def _raising(self) -> Iterator[None]:
-        """Raise the first error of jobs that died in this block, unless it is inside another such block."""
-        if _deaths.get() is not None:
+        """Raise the first error of jobs that died in this block, unless it is inside another job."""
+        if _deaths.get() is not None or context_or_none() is not None:
             yield
             return
         deaths: list[BaseException] = []
@@ -180,10 +192,6 @@ class Inline:
             _deaths.reset(token)
         if self._raises and deaths:
             raise deaths[0]
-
-
-def _only(leased: Leased) -> Lease | None:
-    return leased.leases[0] if leased.leases else None
 
 
 def _described(lease: Lease, dead: Dead) -> Exception:

@@ -1,7 +1,7 @@
 """A sandbox: an app that keeps its jobs apart, in a namespace of one test, on a clock of its own."""
 
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, cast
@@ -101,35 +101,32 @@ class Sandbox:
 
     # Running
 
-    async def run_until_idle(
+    def run_until_idle(
         self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Run what is ready or due until nothing is; what is due later, retries too, stays until the clock moves."""
-        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
-            await self._drain(worker)
+        _only_on_loop("run_until_idle")
+        return self._run_until_idle(queues, concurrency)
 
     def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
         """The same from blocking code."""
         _not_on_loop("run_until_idle")
-        self._open.run(self.run_until_idle(queues=queues, concurrency=concurrency))
+        self._open.run(self._run_until_idle(queues, concurrency))
 
-    async def run_for(
+    async def _run_until_idle(self, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
+        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
+            await self._drain(worker)
+
+    def run_for(
         self,
         duration: Duration,
         *,
         queues: Sequence[str] | str | None = None,
         concurrency: int | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Let time pass while a worker works: what falls due in it, retries and schedules too, runs at its time."""
-        end, was_ticking = self.clock() + milliseconds(duration, "duration"), self.clock.is_ticking
-        self.clock.freeze()
-        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
-            while 0 <= (due := await self._drain(worker)) <= end:
-                self.clock.skip_to(due)
-            self.clock.skip_to(end)
-            await self._drain(worker)
-        if was_ticking:
-            self.clock.tick()
+        _only_on_loop("run_for")
+        return self._run_for(duration, queues, concurrency)
 
     def run_for_sync(
         self,
@@ -140,7 +137,18 @@ class Sandbox:
     ) -> None:
         """The same from blocking code."""
         _not_on_loop("run_for")
-        self._open.run(self.run_for(duration, queues=queues, concurrency=concurrency))
+        self._open.run(self._run_for(duration, queues, concurrency))
+
+    async def _run_for(self, duration: Duration, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
+        end, was_ticking = self.clock() + milliseconds(duration, "duration"), self.clock.is_ticking
+        self.clock.freeze()
+        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
+            while 0 <= (due := await self._drain(worker)) <= end:
+                self.clock.skip_to(due)
+            self.clock.skip_to(end)
+            await self._drain(worker)
+        if was_ticking:
+            self.clock.tick()
 
     async def _drain(self, worker: Worker) -> int:
         """Until nothing is ready or running at this moment; when the next thing is due."""
@@ -278,6 +286,12 @@ class _Sender:
         async for placed in self._producer.enqueue_many(jobs):
             yield placed
         await self._sandbox.run_inline()
+
+
+def _only_on_loop(name: str) -> None:
+    """A coroutine that a blocking test forgets is a test that tests nothing."""
+    if not running_on_loop():
+        raise PenstockError(f"{name}() is for async tests, which await it: use {name}_sync() in blocking code")
 
 
 def _not_on_loop(name: str) -> None:
