@@ -222,18 +222,23 @@ def test_middleware_that_waits_needs_a_loop_and_says_so(app: Penstock, sandbox: 
 
 
 def test_it_is_given_what_the_lifespan_gives(single: Server) -> None:
+    story: list[str] = []
+
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[str]:
+        story.append("begin")
         yield "state"
+        story.append("end")
 
     app = Penstock("shop", url="redis://127.0.0.1:1", lifespan=lifespan)
 
     @app.task
-    def work() -> str:
-        return str(current_job().state)
+    def work() -> tuple[str, int]:
+        return str(current_job().state), threading.get_ident()
 
     with Sandbox(app, url=single.url, inline=True):
-        assert work.enqueue_sync().result_sync(timeout=0) == "state"
+        assert work.enqueue_sync().result_sync(timeout=0) == ("state", threading.get_ident())
+        assert story == ["begin", "end"]
 
 
 async def test_many_at_once_each_get_their_own_result(app: Penstock, sandbox: Sandbox) -> None:
@@ -263,3 +268,14 @@ def test_what_a_worker_runs_is_not_failed_by_what_it_enqueues(app: Penstock, san
         sandbox.clock.advance("1h")
         sandbox.run_until_idle_sync()
     assert job.result_sync(timeout=0) == "done"
+
+
+def test_it_goes_on_though_it_was_taken_for_dead(app: Penstock, sandbox: Sandbox) -> None:
+    @app.task
+    def work() -> int:
+        return 1
+
+    with sandbox.inline():
+        (worker,) = asyncio.run(app.hub.views.workers())
+        app.hub.engine.retire(worker.worker).sync()
+        assert work.enqueue_sync().result_sync(timeout=0) == 1

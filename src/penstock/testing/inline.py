@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -48,11 +48,12 @@ class Inline:
         self._program = replace(program, middlewares=[self._caught, *program.middlewares])
         self._engine = engine
         self._raises = raises
-        self._worker = "inline-" + secrets.token_hex(6)
-        self._numbers = Numbers()
         self._errors: dict[str, BaseException] = {}
+        self._begin()
 
-    def register(self) -> None:
+    def _begin(self) -> None:
+        """Under a name that was never used: a clock that runs may outlive a worker that does nothing."""
+        self._worker, self._numbers = "inline-" + secrets.token_hex(6), Numbers()
         self._engine.register(self._worker, LIFE).sync()
 
     # On an event loop
@@ -67,7 +68,7 @@ class Inline:
             runner: Runner | None = None
             while True:
                 number, call = self._lease()
-                lease = self._leased(number, await call)
+                number, lease = self._answered(number, await call)
                 if lease is None:
                     return
                 runner = runner or await self._runner(stack)
@@ -92,7 +93,7 @@ class Inline:
     def run_sync(self) -> None:
         if running_on_loop():
             with ThreadPoolExecutor(1) as thread:  # this thread cannot run another loop
-                thread.submit(self.run_sync).result()
+                thread.submit(copy_context().run, self.run_sync).result()
             return
         with self._raising():
             self._rounds_sync()
@@ -100,7 +101,7 @@ class Inline:
     def _rounds_sync(self) -> None:
         while True:
             number, call = self._lease()
-            lease = self._leased(number, call.sync())
+            number, lease = self._answered(number, call.sync())
             if lease is None:
                 return
             outcome = self._run_sync(lease, number)
@@ -112,14 +113,19 @@ class Inline:
 
     def _run_sync(self, lease: Lease, number: int) -> Outcome:
         task = self._program.tasks.get(lease.found.ready.task)
-        if task is None or task.is_async or task.options.executor == "process" or self._program.lifespan:
+        if task is None or task.is_async or task.options.executor == "process":
             return asyncio.run(self._run_on_loop(lease, number))
+        with self._lifespan() as state:
+            context = JobContext(lease, self._worker, number, self._engine, state)
+            return self._run_here(lease, task, context)
+
+    def _run_here(self, lease: Lease, task: Task[..., Any, Any], context: JobContext) -> Outcome:
+        """As `Runner.run` does it, in this thread and without a loop."""
         try:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
             return Dead("undecodable", describe(error))
-        context = JobContext(lease, self._worker, number, self._engine, None)
         context.tags = tuple(envelope.tags)
         token = enter(context)
         try:
@@ -132,6 +138,20 @@ class Inline:
             return Done(encode_result(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             return Dead("result_not_storable", describe(error))
+
+    @contextmanager
+    def _lifespan(self) -> Iterator[Any]:
+        """What the app's lifespan gives; its loop stands still meanwhile."""
+        if self._program.lifespan is None:
+            yield None
+            return
+        stack = AsyncExitStack()
+        with asyncio.Runner() as loop:
+            state = loop.run(stack.enter_async_context(self._program.lifespan()))
+            try:
+                yield state
+            finally:
+                loop.run(stack.aclose())
 
     async def _run_on_loop(self, lease: Lease, number: int) -> Outcome:
         async with AsyncExitStack() as stack:
@@ -160,9 +180,14 @@ class Inline:
         number = self._numbers.take()
         return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
 
-    def _leased(self, number: int, answer: Leased) -> Lease | None:
+    def _answered(self, number: int, answer: Leased) -> tuple[int, Lease | None]:
+        """The number of the call that was answered, and the job that it gave."""
         self._numbers.answered(number)
-        return answer.leases[0] if answer.leases else None
+        if answer.word != "unknown":
+            return number, answer.leases[0] if answer.leases else None
+        self._begin()
+        number, call = self._lease()
+        return self._answered(number, call.sync())
 
     async def _caught(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """The outermost middleware: it keeps what a job raises, for an outcome only describes it."""

@@ -184,9 +184,7 @@ class Sandbox:
             self._inline = before
 
     def _new_inline(self, *, raises: bool) -> Inline:
-        inline = Inline(self.app.program, self._open.engine, raises=raises)
-        inline.register()
-        return inline
+        return Inline(self.app.program, self._open.engine, raises=raises)
 
     # What was enqueued
 
