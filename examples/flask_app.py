@@ -24,7 +24,8 @@ from flask.typing import ResponseReturnValue
 
 from penstock import JobFailed, JobNotFound, Penstock
 
-FOLDER = Path(os.environ.setdefault("FLASK_APP_FOLDER", tempfile.mkdtemp(prefix="flask-app-")))
+FOLDER = Path(os.environ.get("FLASK_APP_FOLDER") or tempfile.mkdtemp(prefix="flask-app-"))
+os.environ["FLASK_APP_FOLDER"] = str(FOLDER)  # for its other processes
 
 app = Penstock("flask-app", url=os.environ.get("PENSTOCK_URL", f"embedded://{FOLDER}/data"))
 web = Flask(__name__)

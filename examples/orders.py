@@ -25,7 +25,8 @@ from pathlib import Path
 from penstock import Backoff, Penstock
 
 ORDERS = 30
-FOLDER = Path(os.environ.setdefault("ORDERS_FOLDER", tempfile.mkdtemp(prefix="orders-")))
+FOLDER = Path(os.environ.get("ORDERS_FOLDER") or tempfile.mkdtemp(prefix="orders-"))
+os.environ["ORDERS_FOLDER"] = str(FOLDER)  # for its other processes
 
 app = Penstock("orders", url=os.environ.get("PENSTOCK_URL", f"embedded://{FOLDER}/data"))
 

@@ -28,7 +28,8 @@ SAMPLE = """\
 # the last one has to wait, but not for ever
 2:x:y:z
 """
-FOLDER = Path(os.environ.setdefault("REQUESTS_FOLDER", tempfile.mkdtemp(prefix="requests-")))
+FOLDER = Path(os.environ.get("REQUESTS_FOLDER") or tempfile.mkdtemp(prefix="requests-"))
+os.environ["REQUESTS_FOLDER"] = str(FOLDER)  # for its other processes
 
 app = Penstock("requests", url=os.environ.get("PENSTOCK_URL", f"embedded://{FOLDER}/data"))
 running: Counter[str] = Counter()

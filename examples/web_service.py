@@ -29,7 +29,8 @@ import uvicorn
 
 from penstock import Lane, Penstock
 
-FOLDER = Path(os.environ.setdefault("WEB_SERVICE_FOLDER", tempfile.mkdtemp(prefix="web-service-")))
+FOLDER = Path(os.environ.get("WEB_SERVICE_FOLDER") or tempfile.mkdtemp(prefix="web-service-"))
+os.environ["WEB_SERVICE_FOLDER"] = str(FOLDER)  # for its other processes
 os.environ.setdefault("PENSTOCK_EMBEDDED_LINGER", "0.2")  # seconds that the engine outlives its last user
 
 app = Penstock("web-service", url=f"embedded://{FOLDER}/data")
