@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Check server, settings, code, and all that is stored.",
     ),
     "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
-    "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
+    "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in half a minute."),
     "completion": ("penstock.cli.completion:completion", "Print what makes your shell complete commands."),
 }
 
