@@ -1,5 +1,6 @@
 """The app: its tasks, and where they are stored and run."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -418,6 +419,12 @@ class Penstock:
         """For tests: run what is ready until nothing is; what is scheduled for later stays."""
         async with self.worker(queues=queues, concurrency=concurrency) as worker:
             await worker.until_idle()
+
+    def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
+        """The same from blocking code, on an event loop of its own."""
+        if running_on_loop():
+            raise PenstockError("run_until_idle_sync() would block this event loop: await run_until_idle()")
+        asyncio.run(self.run_until_idle(queues=queues, concurrency=concurrency))
 
     # HTTP
 
