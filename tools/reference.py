@@ -21,7 +21,13 @@ WIDTH = 110  #: a signature that is longer has a line per parameter
 #: headings, and what stands under them: module:name
 PARTS = {
     "The app": ["penstock.app:Penstock"],
-    "Tasks": ["penstock.task:Task", "penstock.task:Call", "penstock.backoff:Backoff", "penstock.lanes:Lane"],
+    "Tasks": [
+        "penstock.task:Task",
+        "penstock.options:Options",
+        "penstock.task:Call",
+        "penstock.backoff:Backoff",
+        "penstock.lanes:Lane",
+    ],
     "Jobs": ["penstock.handle:Job", "penstock.handle:JobStatus", "penstock.handle:Failure"],
     "Inside a task": [
         "penstock.context:current_job",

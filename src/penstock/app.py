@@ -27,6 +27,7 @@ from penstock.program import Lifespan, Program
 from penstock.queue import QueueControl
 from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
 from penstock.selection import Selection, choose
+from penstock.server.urls import parse
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
@@ -77,6 +78,8 @@ class Penstock:
         job_log: str | None = None,
     ) -> None:
         self.name = Keys(name).namespace
+        if url is not None:
+            parse(url)  # what cannot be a URL is told here, not with the first job
         self.settings: Settings = load(
             {
                 "url": url,
@@ -171,6 +174,8 @@ class Penstock:
 
     def middleware(self, function: F) -> F:
         """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""
+        if not callable(function) or (inspect.isfunction(function) and not inspect.iscoroutinefunction(function)):
+            raise BadOption(f"@app.middleware needs an async def (job, call_next), not {function!r}")
         self.program.middlewares.append(function)
         return function
 

@@ -109,13 +109,14 @@ def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes
             keeper=keeper,
         )
         worker.quota = setup.max_jobs or worker.quota
+        hello = _hello(app, concurrency, setup)
     except (PenstockError, Failure) as error:
         click.echo(f"Error: {error}", err=True)
         wire.send(sock, "failed", str(error))
         os._exit(code_of(error))
     scripts.load()  # while there is time: a spare is to take a dead child's place at once
     notes.beat()
-    wire.send(sock, "hello", _hello(app, concurrency, setup))
+    wire.send(sock, "hello", hello)
     return app, worker, notes
 
 
