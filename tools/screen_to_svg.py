@@ -11,10 +11,14 @@ STYLE = "font: 14px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace
 
 
 def main() -> None:
-    lines = _lines(sys.stdin.read())
+    draw(sys.stdin.read(), sys.argv[1] if len(sys.argv) > 1 else "")
+
+
+def draw(screen: str, title: str) -> None:
+    """Print the picture."""
+    lines = _lines(screen)
     columns = max(len(text) for row in lines for text in ["".join(part for part, _ in row)])
     wide, high = columns * WIDTH + 2 * MARGIN, len(lines) * HEIGHT + 2 * MARGIN + BAR
-    title = sys.argv[1] if len(sys.argv) > 1 else ""
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high}" role="img" aria-label="{title}">')
     print(f'<rect width="100%" height="100%" rx="8" fill="#11151c"/><g style="{STYLE}" fill="#d5dbe3">')
     for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840")):
