@@ -445,8 +445,11 @@ class Penstock:
         `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy say who may ask, else
         $PENSTOCK_HTTP_TOKENS and its like; without any, only this machine may.
         """
-        from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
-        from penstock.http.table import make_service  # noqa: PLC0415
+        try:
+            from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
+            from penstock.http.table import make_service  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise PenstockError(f"app.asgi() needs {error.name}: pip install 'penstock[http]'") from error
 
         return make_service(self.program, access(tokens, users, trust))
 

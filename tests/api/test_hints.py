@@ -1,5 +1,7 @@
 """People who come from another library, or mistype, are told what it is called here."""
 
+import importlib
+import sys
 from typing import Any
 
 import pytest
@@ -61,3 +63,14 @@ def test_a_middleware_that_is_no_async_function_is_refused(function: Any) -> Non
 async def test_what_blocks_is_refused_on_an_event_loop() -> None:
     with pytest.raises(PenstockError, match=r"await run_until_idle\(\)"):
         app.run_until_idle_sync()
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("penstock.http", "penstock.contrib.rx"))]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("starlette", "starlette.requests", "reactivex"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(PenstockError, match=r"pip install 'penstock\[http\]'"):
+        app.asgi()
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'penstock\[rx\]'"):
+        importlib.import_module("penstock.contrib.rx")
