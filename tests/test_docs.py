@@ -115,7 +115,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+    text = prose(page)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if re.match(r"\w+:", link) or path in MADE or (target.name in COMING and not target.exists()):
