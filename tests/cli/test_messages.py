@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from penstock.cli.root import COMMANDS, main
+from penstock.cli.root import COMMANDS
+from tests.cli.test_cli import Shell, shell, zygote
 
-
-def told(*words: str) -> tuple[int, str]:
-    found = CliRunner().invoke(main, list(words))
-    return found.exit_code, found.output
+__all__ = ["shell", "zygote"]
 
 
 @pytest.mark.parametrize(
@@ -28,25 +25,18 @@ def told(*words: str) -> tuple[int, str]:
         (["dead", "discard", "--namespace", "shop"], "or penstock dead purge"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_told_with_what_is_valid(words: list[str], text: str) -> None:
-    code, output = told(*words)
-    assert code == 2
-    assert text in output
+def test_a_mistake_on_the_command_line_is_told_with_what_is_valid(shell: Shell, words: list[str], text: str) -> None:
+    assert text in shell.run(*words, code=2)[1]
 
 
-def test_the_file_of_an_app_is_told_to_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_file_of_an_app_is_told_to_be_named_as_a_module(shell: Shell) -> None:
     for given, module in (("shop/tasks.py", "shop.tasks"), ("./shop.py:app", "shop")):
-        code, output = told("queue", "ls", "--app", given)
-        assert code == 4
-        assert f"name it as a module, such as {module}:app" in output
+        assert f"name it as a module, such as {module}:app" in shell.run("queue", "ls", "--app", given, code=4)[1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_help_whose_lines_are_not_cut_off(name: str) -> None:
-    code, output = told(name, "--help")
-    assert code == 0
-    assert not re.search(r"[a-z,]\.\.\.$", output, re.MULTILINE)
+def test_every_command_has_a_help_whose_lines_are_not_cut_off(shell: Shell, name: str) -> None:
+    assert not re.search(r"[a-z,]\.\.\.$", shell.run(name, "--help")[0], re.MULTILINE)
 
 
 def test_a_worker_with_a_wrong_url_says_so_without_a_traceback(tmp_path: Path) -> None:
