@@ -49,6 +49,7 @@ PARTS = {
         "penstock.selection:Selection",
         "penstock.engine.deaths:DeadGroup",
     ],
+    "Testing": ["penstock.testing.sandbox:Sandbox", "penstock.testing.clock:Clock", "penstock.testing.record:Enqueued"],
 }
 ERRORS = "penstock.errors"
 MADE_BY_YOU = {"Penstock", "Retry", "Snooze", "Bury"}  #: of the others only we make any
