@@ -166,6 +166,8 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     with shell.working("mail", "other"):
         (worker,) = shell.json("workers")
         assert (worker["queues"], worker["slots"]) == (["mail", "other"], 100)
+        titles = "WORKER PID SLOTS BUSY QUEUES SINCE HEARD OF VERSION CODE STALLED"
+        assert shell.run("workers")[0].splitlines()[0].split() == titles.split()
         title, mail, other = (line.split() for line in shell.run("queue", "ls")[0].splitlines())
         assert (title[0], title[1], title[4], title[-1]) == ("QUEUE", "PAUSED", "READY", "WORKERS")
         assert (mail[0], mail[1], mail[4], mail[-1]) == ("mail", "yes", "1", "1")
