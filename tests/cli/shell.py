@@ -85,7 +85,7 @@ async def main():
 asyncio.run(main())
 print("null")
 """
-PROCESSES = {"worker", "serve"}  #: commands that are processes, with children or until a signal comes
+PROCESSES = {"worker", "serve", "dev", "engine"}  #: commands that are processes, with children or until a signal comes
 LONGEST = 60  #: seconds
 
 
