@@ -29,9 +29,10 @@ _GRACE: Final = 30.0  #: seconds that they get to end
 def dev(
     target: Target, printer: Printer, path: str | None, concurrency: int | None, queues: str | None, port: int
 ) -> None:
-    """Run a worker that reloads and the HTTP service, on the embedded server.
+    """Run a reloading worker and the HTTP service, for development.
 
-    Another server is used if the app, --url or $PENSTOCK_URL names one. When one of the two ends, so does the other.
+    They are on the embedded server, unless the app, --url or $PENSTOCK_URL names another. When one of the two ends, so
+    does the other.
     """
     common = _given("--url", target.url) + _given("--namespace", target.namespace) + ["-o", printer.form]
     app = path or target.app

@@ -19,7 +19,7 @@ _OPTIONS = (
     click.option("--queue", help="Of this queue."),
     click.option("--task", help="Of this task, by its full name."),
     click.option("--state", type=click.Choice(STATES), help="In this state."),
-    click.option("--tag", help="With this tag."),
+    click.option("--tag", help="With this tag; a job that is done has none any more."),
     click.option("--error", metavar="TEXT", help="Whose last error has this in its class or message."),
     click.option("--group", metavar="FINGERPRINT", help="Dead of this error: see penstock dead ls."),
     click.option("--older-than", type=duration, metavar="AGE", help="In their state for longer: 30s, 10m, 2h, 3d."),
