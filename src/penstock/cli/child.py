@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -74,7 +75,8 @@ def main() -> None:
     orders.go.wait()
     code = 0
     try:
-        asyncio.run(_work(app, worker, notes, orders, sock))
+        with asyncio.Runner(loop_factory=_new_loop()) as runner:
+            runner.run(_work(app, worker, notes, orders, sock))
     except PenstockError as error:
         log.error("the worker could not start: %s", error)  # noqa: TRY400  (an error of ours says what to do)
         code = int(code_of(error))
@@ -82,6 +84,15 @@ def main() -> None:
         log.exception("the worker could not start")
         code = 1
     _leave(code)
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """That of uvloop where it is installed, which takes a quarter off what a short job costs."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _leave(code: int) -> NoReturn:
