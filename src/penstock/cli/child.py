@@ -24,6 +24,7 @@ from penstock.app import Penstock
 from penstock.cli.exits import Failure, code_of
 from penstock.cli.talk import talk
 from penstock.cli.target import Target
+from penstock.engine import scripts
 from penstock.errors import PenstockError
 from penstock.server.urls import parse
 from penstock.worker import wire
@@ -119,12 +120,14 @@ def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes
             keeper=keeper,
         )
         worker.quota = setup.max_jobs or worker.quota
+        hello = _hello(app, concurrency, setup)
     except (PenstockError, Failure) as error:
         click.echo(f"Error: {error}", err=True)
         wire.send(sock, "failed", str(error))
         os._exit(code_of(error))
+    scripts.load()  # while there is time: a spare is to take a dead child's place at once
     notes.beat()
-    wire.send(sock, "hello", _hello(app, concurrency, setup))
+    wire.send(sock, "hello", hello)
     return app, worker, notes
 
 
