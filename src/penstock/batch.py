@@ -77,7 +77,10 @@ class Batch:
 
     def _opened(self, word: str) -> None:
         if word == "exists":
-            raise BadOption(f"batch {self.id} exists already: use get_batch to go on with it")
+            raise BadOption(
+                f"batch {self.id} exists already: use get_batch to go on with it, or another id; an ended batch has its"
+                " id until it is forgotten (keep)"
+            )
         if word == "deep":
             raise BadOption(f"batch {self.name!r}: not more than {DEEPEST} batches are inside each other")
         if word != "created":

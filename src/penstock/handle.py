@@ -221,6 +221,19 @@ def revived(word: str, job_id: str) -> None:
         raise PenstockError(f"job {job_id} is {word}: only a dead or cancelled job can be run again")
 
 
+def discarded(word: str, job_id: str) -> None:
+    """What the engine said to forgetting a job, as an error if it could not be."""
+    if word == "missing":
+        raise missing(job_id)
+    if word == "needed":
+        raise PenstockError(
+            f"job {job_id} is a member of a batch that has not ended, which counts it: seal or cancel the batch, and"
+            " discard the job after its end"
+        )
+    if word != "ok":
+        raise PenstockError(f"job {job_id} is {word}: only a finished job can be discarded")
+
+
 def missing(job_id: str) -> JobNotFound:
     return JobNotFound(
         f"no job {job_id!r} is known here: it was never enqueued, or finished long ago and was forgotten"

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.root import COMMANDS
-from tests.cli.test_cli import Shell, shell, zygote
-
-__all__ = ["shell", "zygote"]
+from tests.cli.shell import Shell
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from penstock.engine.keys import SEPARATOR
 from penstock.fingerprint import fingerprint
 from penstock.job import DELAY_BELOW, Attempt, Header, State
 from penstock.schedule import Spec, Standing, Ticks, job_of
+from tests.engine.batch_model import Batches
 
 WAITING: tuple[State, ...] = ("scheduled", "ready")
+SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ZEROS = ("failures", "crashes", "starts", "releases", "expires")
 FRESH: dict[str, Any] = dict.fromkeys(ZEROS, 0) | dict.fromkeys(
     ("reason", "progress", "last", "death"), ""
@@ -33,8 +35,10 @@ class Model:
         self.logs: dict[str, list[Any]] = {}  #: attempts and how many lines they sent, how many are gone, the others
         self.workers: dict[str, int] = {}  #: alive until
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
+        self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
+        self.batches = Batches(self)
         self.crons: dict[str, tuple[Spec, Standing]] = {}
         self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
@@ -64,12 +68,20 @@ class Model:
             return "created" if old.nonce == new.nonce else "exists", job_id, old.state
         if holder := self.holder(new.unique):
             return "unique", holder, self.jobs[holder].state
+        if new.batch:
+            if refusal := self.batches.refusal(new.batch):
+                return refusal, job_id, ""
+            new = self.batches.adopt(new)
+        self.make(job_id, new, payload)
+        return "created", job_id, self.jobs[job_id].state
+
+    def make(self, job_id: str, new: Header, payload: bytes, note: str = "") -> None:
         due, expires = (self.now + at if 0 < at < DELAY_BELOW else at for at in (new.due, new.expires))
-        self.jobs[job_id] = replace(new, created=self.now, size=len(payload), expires=expires)
+        lanes = list(dict.fromkeys(new.lanes))
+        self.jobs[job_id] = replace(new, created=self.now, size=len(payload), expires=expires, lanes=lanes)
         self.payloads[job_id] = payload
         self.paused.setdefault(new.queue, False)
-        self._wait("enqueue", job_id, due=due)
-        return "created", job_id, self.jobs[job_id].state
+        self._wait("enqueue", job_id, note, due=due)
 
     def promote(self, limit: int) -> tuple[int, int, int]:
         due = sorted((h.due, job_id) for job_id, h in self.among("scheduled").items() if h.due <= self.now)[:limit]
@@ -116,6 +128,19 @@ class Model:
         floor = max(floor, answered)
         self.calls[worker] = [floor, *sorted(one for one in (*made, number) if one > floor)]
         return "ok", again, chosen
+
+    def leased(self, worker: str, number: int, late: Sequence[str], ids: Sequence[str]) -> None:
+        """A call took these, and came by others that were too late: whom lanes let go first is not known here."""
+        self.claims.add((worker, number))
+        for job_id in late:
+            assert 0 < self.jobs[job_id].expires <= self.now
+            self._put("expire", job_id, "cancelled", "expired")
+        for job_id in ids:
+            h = self.jobs[job_id]
+            assert h.state == "ready", job_id
+            assert self.batches.may_start(job_id), job_id
+            claim = f"{worker}{SEPARATOR}{number}"
+            self._move("lease", job_id, "running", claim=claim, started=self.now, starts=h.starts + 1)
 
     def _choose(self, line: list[str], room: int) -> tuple[bool, list[str]]:
         """Whether there is a reason to ask again at once, and the jobs that fit into the answer; what is late ends."""
@@ -265,25 +290,45 @@ class Model:
         finished = [(h.since + h.keep, job_id) for job_id, h in self.among("done", "cancelled").items()]
         dead = [(h.since, job_id) for job_id, h in self.among("dead").items()]
         gone = _old(tombs, self.now - tomb_life, most_tombs, limit)
-        pages = gone, _old(finished, self.now, most_finished, limit), _old(dead, self.now - dead_life, most_dead, limit)
         self.jobs = {job_id: h for job_id, h in self.jobs.items() if job_id not in gone}
-        for job_id in pages[1] + pages[2]:
-            self._entomb("prune", job_id)
+        kept = [
+            self._sweep(finished, self.now, most_finished, limit, put_off=True),
+            self._sweep(dead, self.now - dead_life, most_dead, limit, put_off=False),
+        ]
         retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
         for _, worker in retired[:limit]:
             del self.retired[worker]
-        return sum(map(len, pages)), int(limit in map(len, pages))
+        return len(gone) + sum(n for n, _ in kept), int(len(gone) == limit or any(full for _, full in kept))
+
+    def _sweep(
+        self, rows: list[tuple[int, str]], before: int, most: int, limit: int, *, put_off: bool
+    ) -> tuple[int, bool]:
+        """How many were seen to, and whether there may be more; members that their batch needs stay."""
+        page, ends, stay = _old(rows, before, most, limit), {job_id: at for at, job_id in rows}, 0
+        for job_id in page:
+            h = self.jobs[job_id]
+            if not self.batches.is_needed(h):
+                self._entomb("prune", job_id)
+            elif put_off and ends[job_id] <= before:
+                self.jobs[job_id] = replace(h, keep=max(2 * h.keep, self.now - h.since + 60_000))
+            else:
+                stay += 1
+        return len(page) - stay, len(page) == limit > stay
 
     def discard(self, job_id: str) -> str:
         h = self.jobs.get(job_id)
         if h is None or h.state in {*WAITING, "running"}:
             return h.state if h else "missing"
+        if not h.compact and self.batches.is_needed(h):
+            return "needed"
         if not h.compact:
             self._entomb("discard", job_id)
         return "ok"
 
     def _entomb(self, verb: str, job_id: str) -> None:
-        self.jobs[job_id] = replace(self.jobs[job_id], compact=1, unique="", progress="", death="")
+        self.jobs[job_id] = replace(
+            self.jobs[job_id], compact=1, unique="", progress="", death="", lanes=[], home=0, turn=0
+        )
         for contents in (self.payloads, self.results, self.attempts, self.logs):
             contents.pop(job_id, None)
         self._tell(verb, job_id)
@@ -445,11 +490,7 @@ class Model:
             return "made"
         if self.holder(spec.header.unique):
             return "unique"
-        due, expires = (self.now + at if at else 0 for at in (spec.header.due, spec.header.expires))
-        self.jobs[job_id] = replace(spec.header, created=self.now, size=len(spec.payload), expires=expires)
-        self.payloads[job_id] = spec.payload
-        self.paused.setdefault(spec.header.queue, False)
-        self._wait("enqueue", job_id, f"cron {schedule}", due=due)
+        self.make(job_id, spec.header, spec.payload, f"cron {schedule}")
         return "made"
 
     def _unfinished(self, job_id: str) -> bool:
@@ -485,8 +526,10 @@ class Model:
         self._move(verb, job_id, state, reason, reason=reason, **changes)
 
     def _move(self, verb: str, job_id: str, state: State, note: str = "", *, claim: str = "", **changes: Any) -> None:
+        old = self.jobs[job_id].state
         changes |= {"state": state, "since": self.now, "claim": claim, "cancelling": 0}
         self.jobs[job_id] = replace(self.jobs[job_id], **changes)
+        self.jobs[job_id] = self.batches.moved(job_id, old, state)
         self._tell(verb, job_id, note)
 
     def _tell(self, verb: str, job_id: str, note: str = "") -> None:
@@ -497,6 +540,30 @@ class Model:
         h, worker = self.jobs[job_id], self.jobs[job_id].claim.split(SEPARATOR)[0]
         attempt = Attempt(h.failures + h.crashes + 1, h.started, self.now, worker, outcome, error)
         self.attempts[job_id] = [*self.attempts.get(job_id, []), attempt][-10:]
+
+
+def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What the model says to a call of the engine."""
+    answer = _answer(model, verb, args, options)
+    model.batches.look()
+    return answer
+
+
+def _answer(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    match verb:
+        case "enqueue":
+            return [model.enqueue(*job) for job in args[0]]
+        case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
+            return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
+        case "register":
+            return model.register(*args[:2])
+        case "reap_worker":
+            return model.reap(args[2], *args[:2], **options)
+        case _ if verb in {*SETTLES, "log"}:
+            call = model.log if verb == "log" else partial(model.settle, verb)
+            return [call(args[0], *row) for row in args[1]]
+        case _:
+            return getattr(model.batches if hasattr(model.batches, verb) else model, verb)(*args, **options)
 
 
 def _recall(standing: Standing, row: tuple[int, int, str, str], **changes: Any) -> Standing:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,7 @@ from penstock.job import Attempt, read_header
 from penstock.schedule import Spec, first, plan, unpack, unpack_standing
 from tests.engine.factories import LIFE, new_job, new_spec
 from tests.engine.machines import START, Steps, World, one_of, run, world_at
-from tests.engine.model import WAITING, Model
+from tests.engine.model import SETTLES, WAITING, Model, ask
 from tests.servers import Server
 
 HOUR = 3_600_000
@@ -26,7 +25,6 @@ IDS = tuple(f"job{n}" for n in range(10))
 QUEUES = ("a", "b", "c")
 CRONS = ("x", "y")
 SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
-SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ERROR = '{"type": "Error"}'
 
 HASHES = ("meta", "jobs", "payloads", "results", "attempts", "logs", "unique", "queues", "calls", "counts", "crons")
@@ -124,24 +122,6 @@ def expected(model: Model) -> dict[str, Any]:
         "ticks": {name: one.look for name, (_, one) in model.crons.items() if one.status == "active"},
         "meta": {"seq": model.seq, "fence": model.fence, "grace": model.grace, "seen": model.seen or 0},
     }
-
-
-def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What the model says to a call of the engine."""
-    match verb:
-        case "enqueue":
-            return [model.enqueue(*job) for job in args[0]]
-        case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
-            return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
-        case "register":
-            return model.register(*args[:2])
-        case "reap_worker":
-            return model.reap(args[2], *args[:2], **options)
-        case _ if verb in {*SETTLES, "log"}:
-            call = model.log if verb == "log" else partial(model.settle, verb)
-            return [call(args[0], *row) for row in args[1]]
-        case _:
-            return getattr(model, verb)(*args, **options)
 
 
 # What is drawn. The domains are small, so that calls collide; numbers pick one of those that there are at that time.

@@ -1,8 +1,19 @@
 """A batch begins: alone, inside another, or not at all."""
 
+from penstock.engine.audit import audit
 from penstock.engine.engine import DEEPEST, Engine
+from penstock.engine.mend import reconcile
 from tests.conftest import Clock
-from tests.engine.factories import batch_of, happened, new_batch, new_job, numbers_of, open_batch
+from tests.engine.factories import (
+    TestWorker,
+    batch_of,
+    happened,
+    made_by,
+    new_batch,
+    new_job,
+    numbers_of,
+    open_batch,
+)
 
 
 async def test_an_open_batch_counts_its_members_as_they_come(engine: Engine) -> None:
@@ -77,3 +88,57 @@ async def test_a_batch_that_nobody_adds_to_is_given_up_and_one_that_grows_is_not
     while (await engine.do_chores(limit=1)).next <= clock():
         pass
     assert await numbers_of(engine, "b") == ("ended", 2, 0, 0, 2, 0)
+
+
+async def _forget(engine: Engine, clock: Clock, batch_id: str) -> None:
+    clock.advance(1_000)
+    while (await engine.do_chores(limit=1)).moved:
+        pass
+    assert (await engine.watch_batch("c", batch_id)).status is None
+
+
+async def test_an_id_that_is_used_again_gets_its_own_then_and_none_of_the_old_members(
+    engine: Engine, clock: Clock
+) -> None:
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await open_batch(engine, "b", new_job("old"), keep=1_000)
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    await engine.seal_batch("b")
+    await _forget(engine, clock, "b")
+    await open_batch(engine, "b", new_job("young"), keep=1_000)
+    assert await audit(engine) == []
+    assert await engine.revive(["old"]) == ["ok"]
+    assert await numbers_of(engine, "b") == ("open", 1, 0, 0, 0, 1)
+    for lease in await worker.lease(5):
+        await worker.complete(lease)
+    await engine.seal_batch("b")
+    assert await numbers_of(engine, "b") == ("ended", 1, 1, 0, 0, 0)
+    created = (await batch_of(engine, "b")).created
+    assert (await made_by(engine, "b")).keys() == {"then-1", "on_failure-1", f"then-1-{created}"}
+    assert await audit(engine) == []
+    assert await reconcile(engine) == 0
+
+
+async def test_an_id_is_taken_until_all_of_the_batch_that_had_it_is_forgotten(engine: Engine, clock: Clock) -> None:
+    await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(5)), keep=1_000)
+    await engine.cancel_batch("b")
+    await engine.do_chores("cancel", "b")
+    clock.advance(1_000)
+    assert (await engine.do_chores(limit=2)).more
+    assert await engine.open_batch(new_batch("b", nonce="another")) == "exists"
+    await _forget(engine, clock, "b")
+    assert await engine.open_batch(new_batch("b", nonce="another")) == "created"
+    assert await audit(engine) == []
+
+
+async def test_a_member_that_comes_by_a_clock_that_was_put_back_is_a_member(engine: Engine, clock: Clock) -> None:
+    await open_batch(engine, "b")
+    clock.advance(-5_000)
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await engine.enqueue([new_job("a", batch="b")])
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    assert await engine.revive(["a"]) == ["ok"]
+    assert await numbers_of(engine, "b") == ("open", 1, 0, 0, 0, 1)
+    assert await audit(engine) == []

@@ -1,6 +1,9 @@
 """The dead members of a batch run again, and their end is another end."""
 
-from penstock.engine.engine import Engine
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine, Retention
+from penstock.engine.mend import reconcile
+from tests.conftest import Clock
 from tests.engine.factories import TestWorker, batch_of, made_by, new_job, numbers_of, open_batch, states
 
 
@@ -65,3 +68,63 @@ async def test_batches_inside_are_set_going_too(engine: Engine) -> None:
     await worker.complete(lease)
     assert await numbers_of(engine, "outer") == ("ended", 1, 1, 0, 0, 0)
     assert (await states(engine)).keys() >= {"outer@then-2", "inner@then-2"}
+
+
+async def test_another_call_goes_back_to_those_that_the_first_has_passed(engine: Engine) -> None:
+    worker = await _failed(engine, 4)
+    await engine.retry_batch("b", "x")
+    await engine.do_chores("retry", "b", limit=3)
+    for lease in await worker.lease(10):
+        await worker.bury(lease)
+    assert await engine.retry_batch("b", "y") == "ok"
+    while (await engine.do_chores("retry", "b", limit=3)).more:
+        pass
+    assert await numbers_of(engine, "b") == ("sealed", 4, 0, 0, 0, 4)
+
+
+async def test_one_that_was_cancelled_sets_nothing_going_before_it_has_ended(engine: Engine) -> None:
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await open_batch(engine, "b", new_job("dead"), new_job("running"))
+    dead, running = await worker.lease(2)
+    await worker.bury(dead)
+    await engine.cancel_batch("b")
+    assert not (await engine.do_chores("cancel", "b")).more
+    assert await engine.retry_batch("b", "x") == "cancelling"
+    assert await worker.release(running) == "cancelled"
+    assert await numbers_of(engine, "b") == ("ended", 2, 0, 1, 1, 0)
+    assert await engine.retry_batch("b", "x") == "ok"
+
+
+async def test_members_that_were_forgotten_still_count_in_the_next_generation(engine: Engine, clock: Clock) -> None:
+    worker = await TestWorker(engine, queues=("default",)).register()
+    await open_batch(engine, "b", new_job("a", keep=0), new_job("dead"))
+    first, second = await worker.lease(2)
+    await worker.complete(first)
+    await worker.bury(second)
+    await engine.seal_batch("b")
+    clock.advance(2_000)
+    for _ in range(2):
+        await engine.prune(Retention(tomb_life=1_000))
+    assert "a" not in await states(engine)
+    await engine.retry_batch("b", "x")
+    await engine.do_chores("retry", "b")
+    assert await numbers_of(engine, "b") == ("sealed", 2, 1, 0, 0, 1)
+    assert await audit(engine) == []
+    assert await reconcile(engine) == 0
+    assert await numbers_of(engine, "b") == ("sealed", 2, 1, 0, 0, 1)
+
+
+async def test_another_job_that_got_the_id_of_a_forgotten_member_is_left_alone(engine: Engine, clock: Clock) -> None:
+    worker = await _failed(engine, 1)
+    await engine.discard(["j0"])
+    clock.advance(2_000)
+    await engine.prune(Retention(tomb_life=1_000))
+    await engine.enqueue([new_job("j0")])
+    (lease,) = await worker.lease()
+    await worker.bury(lease)
+    assert await audit(engine) == []
+    await engine.retry_batch("b", "x")
+    await engine.do_chores("retry", "b")
+    assert (await states(engine))["j0"] == "dead"
+    assert await numbers_of(engine, "b") == ("ended", 1, 0, 1, 0, 0)
+    assert await audit(engine) == []

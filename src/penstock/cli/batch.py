@@ -64,7 +64,7 @@ def show(target: Target, printer: Printer, batch_id: str) -> None:
 def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | None) -> None:
     """Show how far a batch has come until it ends: a bar on a terminal, a line every 10 s elsewhere.
 
-    Exits with 5 if a member failed.
+    Exits with 5 if a member failed or was cancelled.
     """
 
     async def work(hub: Hub) -> BatchStatus:
@@ -78,7 +78,7 @@ def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | N
     except TimeoutError:
         raise Failure(f"batch {batch_id} has not ended within {timeout:g} s", Exit.TIMED_OUT) from None
     printer.answers([_row(status)], _print)
-    if status.dead:
+    if status.dead or status.cancelled:
         click.get_current_context().exit(Exit.JOB_FAILED)
 
 

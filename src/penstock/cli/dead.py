@@ -10,7 +10,7 @@ import msgspec
 from penstock.app import Penstock
 from penstock.cli.enqueue import arguments_of
 from penstock.cli.exits import Exit, Failure
-from penstock.cli.filters import all_of_them, confirm, dry_run, filtered, steer, yes
+from penstock.cli.filters import all_of_them, confirm, dry_run, filtered, say_rest, steer, yes
 from penstock.cli.helps import Group, examples
 from penstock.cli.jobs import list_jobs
 from penstock.cli.options import targeted
@@ -20,10 +20,11 @@ from penstock.codec import decode_any
 from penstock.edit import retry_edited
 from penstock.engine.deaths import MOST, DeadGroup, Deaths
 from penstock.errors import PenstockError
-from penstock.handle import Job, moment, revived
+from penstock.handle import Job, discarded, moment, revived
 from penstock.hub import Hub
 from penstock.selection import Choice, Selection, choose
 
+_STAY = "stay, for their batches have not ended"
 _COLUMNS = ("group", "count", "first", "last", "task", "error")
 
 
@@ -164,6 +165,7 @@ def _discard_all(hub: Hub, printer: Printer, choice: Choice | None, *, dry: bool
         dry=dry,
         question="Discard them? Their arguments and errors are lost.",
         sure=sure,
+        rest=_STAY,
     )
 
 
@@ -204,9 +206,10 @@ def _each(
     async def work(hub: Hub) -> list[Row]:
         return [{**row, word: 0 if dry else await _act(hub, row, word)} for row in rows]
 
-    printer.answers(
-        run(hub, work), lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[word]} {word}")
-    )
+    found = run(hub, work)
+    printer.answers(found, lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[word]} {word}"))
+    if question and not dry:
+        say_rest(number - sum(int(row[word]) for row in found), _STAY)
 
 
 async def _named(hub: Hub, what: str) -> Row:
@@ -226,7 +229,8 @@ async def _act(hub: Hub, row: Row, word: str) -> int:
     if word == "retried":
         revived((await hub.engine.revive([row["what"]]))[0], row["what"])
         return 1
-    return (await hub.engine.discard([row["what"]])).count("ok")
+    discarded((await hub.engine.discard([row["what"]]))[0], row["what"])
+    return 1
 
 
 def _retry_edited(hub: Hub, app: Penstock | None, printer: Printer, what: Sequence[str], text: str) -> None:

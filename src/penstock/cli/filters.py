@@ -19,7 +19,7 @@ _OPTIONS = (
     click.option("--queue", help="Of this queue."),
     click.option("--task", help="Of this task, by its full name."),
     click.option("--state", type=click.Choice(STATES), help="In this state."),
-    click.option("--tag", help="With this tag."),
+    click.option("--tag", help="With this tag; a job that is done has none any more."),
     click.option("--error", metavar="TEXT", help="Whose last error has this in its class or message."),
     click.option("--group", metavar="FINGERPRINT", help="Dead of this error: see penstock dead ls."),
     click.option("--older-than", type=duration, metavar="AGE", help="In their state for longer: 30s, 10m, 2h, 3d."),
@@ -71,9 +71,10 @@ def steer(
     dry: bool,
     question: str | None = None,
     sure: bool = True,
+    rest: str = "",
 ) -> None:
-    """Count the jobs, ask if need be, then do it to all of them, page by page."""
-    selection = Selection(lambda: hub, choice)
+    """Count the jobs, ask if need be, then do it to all of them, page by page; `rest` says why some were left out."""
+    selection, number = Selection(lambda: hub, choice), 0
     if dry or question:
         number = run(hub, lambda _: selection.count(_told("counting")))
         _clear()
@@ -83,7 +84,14 @@ def steer(
         confirm(f"{number} jobs match. {question}", sure=sure)
     done = run(hub, lambda _: act(selection, _told(word)))
     _clear()
-    _print({"matched": done, word: done}, f"{done} jobs {word}", printer)
+    _print({"matched": max(number, done) if rest else done, word: done}, f"{done} jobs {word}", printer)
+    say_rest(number - done, rest)
+
+
+def say_rest(number: int, why: str) -> None:
+    """Tell of those that nothing was done to."""
+    if number > 0 and why:
+        click.echo(f"{number} {why}", err=True)
 
 
 def _print(row: dict[str, int], text: str, printer: Printer) -> None:

@@ -46,7 +46,7 @@ class BatchCounts:
 
     def expected(self, job_id: str, header: Header) -> list[str]:
         """The entries that this job must have; it is counted."""
-        if not header.batch or header.batch not in self.states:
+        if not self._is_in(header.batch, header.created):
             return []
         self._headers[header.batch].update(("total", header.state))
         return entries_of(header.batch, job_id, header.state, header.finish)
@@ -54,13 +54,17 @@ class BatchCounts:
     def inside(self) -> Iterator[str]:
         """The entries that batches inside others must have; they are counted."""
         for batch, state in self.states.items():
-            if state.parent in self.states:
+            if self._is_in(state.parent, state.created):
                 outcome = state.outcome if state.phase == "ended" else "running"
                 self._headers[state.parent].update(("total", outcome))
                 yield from entries_of(state.parent, f"{{{batch}", outcome, state.finish)
 
+    def _is_in(self, batch: str, created: int) -> bool:
+        """Whether what was made then is in this batch; one of the same id that was forgotten had members of its own."""
+        return batch in self.states and self.states[batch].created <= created
+
     def check_entry(self, entry: str, header: Header | None, chores: set[str]) -> Iterator[Found]:
-        batch, kind, *number, name = (*entry.split(SEPARATOR), "", "")[:4] if "\x1ff\x1f" in entry else _split(entry)
+        batch, kind, number, name = _split(entry)
         state = self.states.get(batch)
         self._entries[batch][kind] += 1
         if state is None:
@@ -68,20 +72,27 @@ class BatchCounts:
                 yield "roster", entry, "is of a batch that does not exist"
             return
         child = self.states.get(name[1:]) if name.startswith("{") else None
-        if child is not None:
-            right = child.parent == batch
+        if child is not None and child.parent == batch and self._is_in(batch, child.created):
             found, finish = child.outcome if child.phase == "ended" else "running", child.finish
-        elif header is not None:
-            right, found, finish = header.batch == batch, str(header.state), header.finish
+        elif header is not None and header.batch == batch and self._is_in(batch, header.created):
+            found, finish = str(header.state), header.finish
+        elif kind != "u" and (state.phase == "ended" or state.generation > 1):
+            self._count_gone(batch, kind)
+            return
         else:
-            if state.phase != "ended":
-                yield "roster", entry, "is a member that is gone, though its batch has not ended"
+            yield "roster", entry, "is a member that is gone, though its batch has not ended"
             return
         wants = {"u": found not in FINISHED, "f": found in FINISHED, "x": found == "dead", "c": found == "cancelled"}
-        if not right or not wants.get(kind, False):
+        if not wants.get(kind, False):
             yield "roster", entry, f"belongs to a member that is {found}"
-        if kind == "f" and finish and finish != int(number[0]):
+        if kind == "f" and finish and finish != int(number):
             yield "roster", entry, f"belongs to a member with the finish number {finish}"
+
+    def _count_gone(self, batch: str, kind: str) -> None:
+        """A finished member of a batch that has ended once may have been forgotten; it counts all the same."""
+        counted = {"f": {"total": 1, "done": 1}, "x": {"done": -1, "dead": 1}, "c": {"done": -1, "cancelled": 1}}
+        for name, change in counted.get(kind, {}).items():
+            self._headers[batch][name] += change
 
     def check(self, chores: set[str], limits: dict[bytes, bytes]) -> Iterator[Found]:
         yield from self.broken
@@ -104,16 +115,18 @@ class BatchCounts:
         listed = (entries["u"] + entries["f"], entries["f"] - dead - cancelled, dead, cancelled)
         for where, counted in (("roster", dict(zip(_NUMBERS, listed, strict=True))), ("headers", headers)):
             for name in _NUMBERS:
-                if stored[name] != counted[name] and (where == "roster" or state.phase != "ended"):
+                if stored[name] != counted[name]:
                     yield "batches", batch, f"says {stored[name]} {name}, {where} say {counted[name]}"
         if state.finishes < entries["f"]:
             yield "batches", batch, f"gave out {state.finishes} finish numbers, but {entries['f']} are in use"
 
 
-def _split(entry: str) -> tuple[str, str, str]:
+def _split(entry: str) -> tuple[str, str, str, str]:
+    """Batch, kind, finish number or nothing, name."""
     batch, _, rest = entry.partition(SEPARATOR)
-    kind, _, name = rest.partition(SEPARATOR)
-    return batch, kind, name
+    kind, _, rest = rest.partition(SEPARATOR)
+    number, _, name = rest.partition(SEPARATOR) if kind == "f" else ("", "", rest)
+    return batch, kind, number, name
 
 
 def _check_phase(batch: str, state: BatchState, chores: set[str]) -> Iterator[Found]:

@@ -20,7 +20,7 @@ end
 
 -- is_needed(batch) → is its parent unfinished, so that it may have to run again?
 local function is_needed(batch)
-  local parent = batch[B_PARENT] ~= '' and kit.one(batch[B_PARENT])
+  local parent = kit.of(batch[B_PARENT], batch[B_CREATED])
   return parent and parent[B_PHASE] ~= 'ended'
 end
 

@@ -4,13 +4,14 @@
 -- args: batch, nonce of this call, name, the batch that it is in or '', priority of its members or -1, limit or -1, ms
 --       without a new member after which it is abandoned, ms that it is remembered after its end, most batches inside each
 --       other, and what is made at its end, opaque
--- returns: created (also if this call made it before) | exists, or why the other batch takes it not: unknown | sealed |
+-- returns: created (also if this call made it before) | exists (also while one of this id is being forgotten), or why the other batch takes it not: unknown | sealed |
 --          cancelled | ended | deep
 -- event: open_batch
 need_batches()
 local id, parent_id, kit = ARGV[1], ARGV[4], batch_kit
 local before = kit.one(id)
 if before then return before[B_NONCE] == ARGV[2] and 'created' or 'exists' end
+if call('ZSCORE', chores, 'forget' .. SEP .. id) then return 'exists' end
 local parent = parent_id ~= '' and kit.one(parent_id)
 local refusal = parent_id ~= '' and kit.refusal(parent)
 if refusal then return refusal end

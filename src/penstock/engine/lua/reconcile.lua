@@ -51,7 +51,7 @@ local function mend(id, h)
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then
     fix(set, unique, h[UNIQUE], id)
   end
-  local b = h[BATCH] ~= '' and batch_kit.one(h[BATCH])
+  local b = batch_kit.of(h[BATCH], h[CREATED])
   for _, entry in ipairs(b and batch_mending.entries(b, id, h[STATE], h[FINISH]) or {}) do due(roster, 0, entry) end
   if h[RESULT] == 1 and h[COMPACT] == 0 and call('HEXISTS', results, id) == 0 then
     h[RESULT] = 2
@@ -61,7 +61,7 @@ end
 
 -- batch_mending.mend(b): it is where its parent looks for it, its numbers are right, what is to be done to it is in `chores`.
 function batch_mending.mend(b)
-  local parent = b[B_PARENT] ~= '' and batch_kit.one(b[B_PARENT])
+  local parent = batch_kit.of(b[B_PARENT], b[B_CREATED])
   local state = b[B_PHASE] == 'ended' and b[B_OUTCOME] or 'running'
   for _, entry in ipairs(parent and batch_mending.entries(parent, '{' .. b.id, state, b[B_FINISH]) or {}) do
     if not call('ZSCORE', roster, entry) then fix(call, 'ZADD', roster, 0, entry) end

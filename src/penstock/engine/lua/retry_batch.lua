@@ -2,14 +2,18 @@
 -- flags: allow-oom
 -- include: header write lanes batches move line enter finish create ends chores
 -- args: batch, nonce of this call
--- returns: ok | none (no member is dead) | cancelling (it is being cancelled) | missing
+-- returns: ok | none (no member is dead) | cancelling (it was cancelled and has not ended yet) | missing
 -- event: retry_batch
 need_batches()
 local b = batch_kit.one(ARGV[1])
 if not b then return 'missing' end
 if b[B_RETRIED] == ARGV[2] then return 'ok' end
-if b[B_CHORE] == 'cancel' then return 'cancelling' end
-if not set_going('retry_batch', b) then return 'none' end
+if is_called_off(b) then return 'cancelling' end
+if b[B_CHORE] == 'retry' then
+  take_up(b, 'retry', '')   -- from the first again: some that it has passed may have died since
+elseif not set_going('retry_batch', b) then
+  return 'none'
+end
 b[B_RETRIED] = ARGV[2]
 finish()
 return 'ok'

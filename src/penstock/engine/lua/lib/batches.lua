@@ -35,6 +35,15 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
     return known[id] or nil
   end
 
+  -- of(id, created) → the batch that a job, or a batch, which was made then is in. Not one that got the id of a forgotten one.
+  function kit.of(id, created)
+    local b = id ~= '' and kit.one(id)
+    return b and b[B_CREATED] <= created and b or nil
+  end
+
+  -- since(id) → when a member that comes now is made: not before its batch, whatever the clock says.
+  function kit.since(id) return math.max(now, kit.one(id)[B_CREATED]) end
+
   function kit.know(b) known[b.id] = b end
 
   function kit.touch(b)
@@ -99,7 +108,7 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
 
   -- reopen(b): it has not ended, after all; its next end is another one. So the batch that it is in goes on, too.
   function kit.reopen(b)
-    local parent = b[B_PARENT] ~= '' and kit.one(b[B_PARENT])
+    local parent = kit.of(b[B_PARENT], b[B_CREATED])
     if parent and b[B_OUTCOME] ~= '' then kit.back(parent, '{' .. b.id, b[B_OUTCOME], b[B_FINISH]) end
     b[B_PHASE], b[B_GENERATION], b[B_ENDED], b[B_FAILED] = 'sealed', b[B_GENERATION] + 1, 0, 0
     b[B_REASON], b[B_OUTCOME], b[B_FINISH] = '', '', 0
@@ -107,10 +116,13 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
     kit.touch(b)
   end
 
-  -- moved(id, h, old, state): a member goes from one state to another.
+  -- moved(id, h, old, state): a member goes from one state to another. One that runs again though its batch was forgotten
+  -- is no member any more.
   local unfinished = { ready = true, held = true, scheduled = true, running = true }
   function kit.moved(id, h, old, state)
-    local b = kit.one(h[BATCH])
+    local again = old ~= '' and not unfinished[old]
+    local b = again and kit.of(h[BATCH], h[CREATED]) or not again and kit.one(h[BATCH])
+    if again and not b then h[BATCH], h[FINISH] = '', 0 end
     if not b then return end
     if b[B_PRIORITY] >= 0 and h[PRIORITY] ~= b[B_PRIORITY] and (state == 'ready' or state == 'held') then
       h[PRIORITY], lines[id] = b[B_PRIORITY], nil
@@ -119,7 +131,7 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
     if unfinished[old] and not unfinished[state] then
       local number = kit.leave(b, id, state)
       if state ~= 'done' then h[FINISH] = number end
-    elseif unfinished[state] and not unfinished[old] then
+    elseif again then
       kit.back(b, id, old, h[FINISH])
       h[FINISH] = 0
     end

@@ -37,9 +37,13 @@ local function call_off(verb, b, reason)
   return 'cancelled'
 end
 
+-- is_called_off(b) → is it cancelled, though some members still run?
+local function is_called_off(b) return b[B_PHASE] ~= 'ended' and b[B_REASON] ~= '' end
+
 -- set_going(verb, b) → are there dead members, so that they are run again in pages?
 local function set_going(verb, b)
-  if b[B_DEAD] == 0 or b[B_CHORE] ~= '' then return b[B_CHORE] == 'retry' end
+  if b[B_CHORE] == 'retry' then return true end
+  if b[B_DEAD] == 0 or is_called_off(b) then return false end
   if b[B_PHASE] == 'ended' then batch_kit.reopen(b) end
   take_up(b, 'retry', '')
   note(verb, b.id, batch_kit.subject(b))
@@ -63,7 +67,12 @@ local function page(b, kind, n, on_job, on_batch)
   meet(headers, #names)
   for i, name in ipairs(names) do
     local inside = string.sub(name, 1, 1) == '{' and batch_kit.one(string.sub(name, 2))
-    if inside then on_batch(inside) elseif headers[i] then on_job(name, headers[i]) end
+    local h = headers[i]
+    if inside then
+      if batch_kit.of(inside[B_PARENT], inside[B_CREATED]) == b then on_batch(inside) end
+    elseif h and batch_kit.of(h[BATCH], h[CREATED]) == b then   -- another job may have the id of one that was forgotten
+      on_job(name, h)
+    end
   end
   if #names < n then let_go(b) else take_up(b, b[B_CHORE], names[#names]) end
   return #names

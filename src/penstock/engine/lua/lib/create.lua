@@ -39,7 +39,7 @@ end
 -- create(verb, id, h, payload, text): the job is there from now on.
 local function create(verb, id, h, payload, text)
   if #h[LANES] > 1 then h[LANES] = once_each(h[LANES]) end
-  h[CREATED], h[SIZE] = now, #payload
+  h[CREATED], h[SIZE] = h[BATCH] == '' and now or batch_kit.since(h[BATCH]), #payload
   h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
   store(payloads, id, payload)
   if h[DUE] > now then

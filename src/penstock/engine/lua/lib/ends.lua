@@ -13,7 +13,12 @@ function endings.look_at()
     local parts = { pcall(struct.unpack, '>I4c0I4c0I4c0I4c0I4c0I4c0', raw) }
     local h = parts[1] and decode(parts[which])
     local id = b.id .. '@' .. what .. '-' .. b[B_GENERATION]
-    if not h or read({ id })[1] or spoilt[id] then return end
+    local there = read({ id })[1]
+    if there and there[CREATED] < b[B_CREATED] then   -- of a batch that had this id before
+      id = id .. '-' .. digits(b[B_CREATED])
+      there = read({ id })[1]
+    end
+    if not h or there or spoilt[id] then return end
     create('enqueue', id, h, parts[which + 1] .. kit.told(b) .. parts[which + 2], 'batch ' .. b.id)
   end
 
@@ -31,7 +36,7 @@ function endings.look_at()
     b.news = true
     note('end_batch', b.id, kit.subject(b), b[B_OUTCOME])
     spawn(b, 2, 'then')
-    local parent = b[B_PARENT] ~= '' and kit.one(b[B_PARENT])
+    local parent = kit.of(b[B_PARENT], b[B_CREATED])
     if parent then
       b[B_FINISH] = kit.leave(parent, '{' .. b.id, b[B_OUTCOME])
       touched[#touched + 1] = parent.id   -- again, should it have been looked at already

@@ -20,6 +20,6 @@ end
 local function is_needed(h)
   if h[BATCH] == '' then return false end
   need_batches()
-  local b = batch_kit.one(h[BATCH])
+  local b = batch_kit.of(h[BATCH], h[CREATED])
   return b and b[B_PHASE] ~= 'ended'
 end

@@ -3,7 +3,7 @@
 
 local batch_mending = {}
 
--- belongs(entry, h) → may it stay in `roster`? Of an ended batch it may, also if the member has been forgotten.
+-- belongs(entry, h) → may it stay in `roster`? A finished member of a batch that has ended once may have been forgotten.
 function batch_mending.belongs(entry, h)
   local kit = batch_kit
   local id, kind, name = string.match(entry, '^([^\31]*)\31(%l)\31(.*)$')
@@ -13,13 +13,10 @@ function batch_mending.belongs(entry, h)
   if kind == 'f' then number, name = string.match(name, '^(%d+)\31(.*)$') end
   local inside = name and string.sub(name, 1, 1) == '{' and kit.one(string.sub(name, 2))
   local state, own = h and h[STATE], h and h[FINISH]
-  if inside then
-    if inside[B_PARENT] ~= id then return false end
+  if inside and kit.of(inside[B_PARENT], inside[B_CREATED]) == b then
     state, own = inside[B_PHASE] == 'ended' and inside[B_OUTCOME] or 'running', inside[B_FINISH]
-  elseif not h then
-    return b[B_PHASE] == 'ended'
-  elseif h[BATCH] ~= id then
-    return false
+  elseif not h or kit.of(h[BATCH], h[CREATED]) ~= b then
+    return kind ~= 'u' and (b[B_PHASE] == 'ended' or b[B_GENERATION] > 1)
   end
   if kind == 'u' then return state == 'running' or (h and waits(h)) end
   if kind == 'x' then return state == 'dead' end
