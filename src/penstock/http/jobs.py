@@ -1,10 +1,8 @@
 """Routes of jobs: look at them, steer them."""
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.codec import decode_any
@@ -12,18 +10,11 @@ from penstock.engine.views import Record
 from penstock.errors import BadArguments
 from penstock.handle import Failure, Job, JobStatus, missing, moment, status_of
 from penstock.http import bodies
+from penstock.http.answers import AttemptAnswer, ErrorAnswer, JobAnswer, LineAnswer, LogAnswer, StateAnswer
+from penstock.http.patience import patiently
 from penstock.http.replies import answer
+from penstock.http.requests import RescheduleRequest, WaitQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import (
-    AttemptAnswer,
-    ErrorAnswer,
-    JobAnswer,
-    LineAnswer,
-    LogAnswer,
-    RescheduleRequest,
-    StateAnswer,
-    WaitQuery,
-)
 from penstock.job import FINISHED
 from penstock.program import Program
 
@@ -35,7 +26,7 @@ async def get(ask: Ask) -> Response:
     job_id = ask.path["id"]
     record = await _record(ask, job_id)
     if query.wait and record.header.state not in FINISHED:
-        await _end(ask, job_id, query.wait)
+        await patiently(ask.request, ask.program.hub().waiter.wait(job_id), query.wait)
         record = await _record(ask, job_id)
     explain = await ask.program.hub().views.explain(job_id) if query.explain else ""
     return answer(shown(record, ask.program, explain))
@@ -46,25 +37,6 @@ async def _record(ask: Ask, job_id: str) -> Record:
     if record is None:
         raise missing(job_id)
     return record
-
-
-async def _end(ask: Ask, job_id: str, seconds: float) -> None:
-    """Until it has ended, the time is over, or nobody waits for the answer any more."""
-    waits = [
-        asyncio.ensure_future(ask.program.hub().waiter.wait(job_id)),
-        asyncio.ensure_future(_hung_up(ask.request)),
-    ]
-    try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:

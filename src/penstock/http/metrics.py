@@ -9,9 +9,9 @@ from starlette.responses import Response
 from penstock.engine.sums import Sums
 from penstock.exposition import MEDIA, Family, text_of
 from penstock.http import queues, workers
+from penstock.http.answers import QueueAnswer, WorkerAnswer
 from penstock.http.meters import Meters
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import QueueAnswer, WorkerAnswer
 from penstock.http.totals import Totals
 from penstock.program import Program
 

@@ -8,11 +8,12 @@ from starlette.responses import Response
 from penstock.engine.deaths import Deaths
 from penstock.handle import moment
 from penstock.http import bodies
+from penstock.http.answers import ChangedAnswer, GroupAnswer, JobAnswer, Page
 from penstock.http.bulk import bounded
 from penstock.http.jobs import from_status
 from penstock.http.replies import answer
+from penstock.http.requests import DeadQuery, DeadRequest, JobsQuery, NoQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import ChangedAnswer, DeadQuery, DeadRequest, GroupAnswer, JobAnswer, JobsQuery, NoQuery, Page
 from penstock.selection import Selection, choose
 
 _PAGES: Final = 20  #: that are looked at for one answer, if few jobs fit
@@ -20,12 +21,12 @@ _PAGES: Final = 20  #: that are looked at for one answer, if few jobs fit
 
 async def every(ask: Ask) -> Response:
     query: JobsQuery = ask.query
-    return await _listed(ask, query.cursor, query.limit, _chosen(query))
+    return await listed(ask, query.cursor, query.limit, _chosen(query))
 
 
 async def dead(ask: Ask) -> Response:
     query: DeadQuery = ask.query
-    return await _listed(ask, query.cursor, query.limit, {**_chosen(query), "state": "dead"})
+    return await listed(ask, query.cursor, query.limit, {**_chosen(query), "state": "dead"})
 
 
 async def groups(ask: Ask) -> Response:
@@ -56,7 +57,7 @@ async def discard(ask: Ask) -> Response:
     return await bounded(_wanted(ask).discard)
 
 
-async def _listed(ask: Ask, cursor: str, limit: int, which: dict[str, Any]) -> Response:
+async def listed(ask: Ask, cursor: str, limit: int, which: dict[str, Any]) -> Response:
     """A page is a bounded look at an index, so that it may have few jobs, or none, and still be followed by another."""
     selection = Selection(ask.program.hub, choose(**which))
     found: list[JobAnswer] = []

@@ -2,7 +2,20 @@
 
 from starlette.responses import Response
 
-from penstock.http import jobs, lanes, openapi, posting, probes, queues, schedules, selections, start, workers
+from penstock.http import (
+    batches,
+    jobs,
+    lanes,
+    members,
+    openapi,
+    posting,
+    probes,
+    queues,
+    schedules,
+    selections,
+    start,
+    workers,
+)
 from penstock.http.access import Access
 from penstock.http.events import Feed
 from penstock.http.meters import Meters
@@ -16,6 +29,8 @@ ROUTES: list[Route] = [
     *posting.ROUTES,
     *jobs.ROUTES,
     *selections.ROUTES,
+    *batches.ROUTES,
+    *members.ROUTES,
     *queues.ROUTES,
     *lanes.ROUTES,
     *schedules.ROUTES,
