@@ -35,7 +35,7 @@ def run(document: dict[str, Any], folder: Path, url: str, name: str, phases: str
 
 
 def impatient(document: dict[str, Any]) -> dict[str, Any]:
-    """The same without long waits, for nobody works here, and without events, which never end (test_events reads them)."""
+    """The same without long waits, for nobody works here, and without events, which never end: test_events has them."""
     del document["paths"]["/api/v1/events"]
     for methods in document["paths"].values():
         for one in methods.values():
@@ -55,7 +55,13 @@ def pointed(document: dict[str, Any]) -> dict[str, Any]:
     batch = document["components"]["schemas"]["BatchRequest"]["properties"]
     batch["id"], batch["parent"] = {"enum": ["a", "b"]}, {"enum": ["", "a"]}
     batch["then"], batch["on_failure"] = {"enum": ["tell", "add"]}, {"enum": ["tell"]}
-    names = {"jobs": ["a", "b", "c"], "batches": ["a", "b"], "queues": ["sums", "default"], "lanes": ["x"], "schedules": ["hourly"]}
+    names = {
+        "jobs": ["a", "b", "c"],
+        "batches": ["a", "b"],
+        "queues": ["sums", "default"],
+        "lanes": ["x"],
+        "schedules": ["hourly"],
+    }
     for path, methods in document["paths"].items():
         for one in methods.values():
             for parameter in one["parameters"]:
@@ -71,7 +77,9 @@ def test_no_request_that_can_be_made_from_it_gets_an_answer_that_it_does_not_tel
         document = impatient(httpx.get(f"{process.url}/openapi.json").json())
         cases = run(document, tmp_path, process.url, "as-it-is", "fuzzing", 6)
         pointed(document)
-        del document["paths"]["/api/v1/batches/{id}/jobs"]["post"]  # the same body as that of /jobs: a third of all cases
+        del document["paths"]["/api/v1/batches/{id}/jobs"][
+            "post"
+        ]  # the same body as that of /jobs: a third of all cases
         cases += run(document, tmp_path, process.url, "pointed", "coverage", 1)
         assert "Traceback" not in process.said
     print(f"\n{cases:,} cases")

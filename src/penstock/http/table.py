@@ -7,6 +7,7 @@ from penstock.http import (
     jobs,
     lanes,
     members,
+    metrics,
     openapi,
     posting,
     probes,
@@ -19,7 +20,6 @@ from penstock.http import (
 from penstock.http.access import Access
 from penstock.http.events import Feed
 from penstock.http.meters import Meters
-from penstock.http.metrics import Metrics
 from penstock.http.replies import answer
 from penstock.http.routes import Ask, Route, Table
 from penstock.http.service import Service
@@ -42,7 +42,7 @@ ROUTES: list[Route] = [
 
 def make_service(program: Program, access: Access) -> Service:
     meters = Meters()
-    routes = [*ROUTES, Feed().route, Metrics(meters).route]
+    routes = [*ROUTES, Feed().route, metrics.route(program, meters)]
     routes.append(_description(routes, program.name))
     return Service(program, access, Table(routes), meters)
 
