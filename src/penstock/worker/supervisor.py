@@ -94,7 +94,7 @@ class Supervisor:
 
     async def metrics(self) -> str:
         """For Prometheus: these children, and the app as a whole, as far as its server answers."""
-        own, of_all = self._gauges.families(self.children, reached=self.reach.well), list[Family]()
+        own, of_all = self._gauges.families(self.children, self.reach), list[Family]()
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(SCRAPE):
                 of_all = await self._metrics.families() if self._metrics is not None else []
