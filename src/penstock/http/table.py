@@ -42,9 +42,13 @@ ROUTES: list[Route] = [
 
 def make_service(program: Program, access: Access) -> Service:
     meters = Meters()
+    return Service(program, access, Table(all_routes(program, meters)), meters)
+
+
+def all_routes(program: Program, meters: Meters) -> list[Route]:
+    """Those, and the ones that each service has for itself."""
     routes = [*ROUTES, Feed().route, metrics.route(program, meters)]
-    routes.append(_description(routes, program.name))
-    return Service(program, access, Table(routes), meters)
+    return [*routes, _description(routes, program.name)]
 
 
 def _description(routes: list[Route], name: str) -> Route:
