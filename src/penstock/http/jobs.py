@@ -1,5 +1,6 @@
 """Routes of jobs: look at them, steer them."""
 
+from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,11 @@ from penstock.http.requests import RescheduleRequest, WaitQuery
 from penstock.http.routes import Ask, Route
 from penstock.job import FINISHED
 from penstock.program import Program
+
+#: what a status and an answer call by the same name
+_TOLD: Final = tuple(
+    {one.name for one in fields(JobStatus)} & set(JobAnswer.__struct_fields__) - {"created", "attempts"}
+)
 
 # Looking
 
@@ -51,29 +57,9 @@ def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
 
 def from_status(status: JobStatus) -> JobAnswer:
     """A job as lists have it: without its result."""
-    return JobAnswer(
-        id=status.id,
-        state=status.state,
-        created=False,
-        task=status.task,
-        queue=status.queue,
-        priority=status.priority,
-        reason=status.reason,
-        attempt=status.attempt,
-        retries=status.retries,
-        created_at=status.created,
-        since=status.since,
-        due=status.due or msgspec.UNSET,
-        expires=status.expires or msgspec.UNSET,
-        started=status.started or msgspec.UNSET,
-        finished=status.finished or msgspec.UNSET,
-        worker=status.worker or "",
-        cancelling=status.cancelling,
-        progress=status.progress or msgspec.UNSET,
-        arguments=msgspec.UNSET if status.arguments is None else status.arguments,
-        tags=status.tags,
-        attempts=[_attempt(one) for one in status.attempts],
-    )
+    told = {name: value for name in _TOLD if (value := getattr(status, name)) is not None}
+    attempts = [_attempt(one) for one in status.attempts]
+    return JobAnswer(created=False, created_at=status.created, attempts=attempts, **told)
 
 
 async def log(ask: Ask) -> Response:

@@ -1,5 +1,6 @@
 """Routes of jobs by filter: listed, and the dead steered together."""
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -31,21 +32,7 @@ async def dead(ask: Ask) -> Response:
 
 async def groups(ask: Ask) -> Response:
     found = await Deaths(ask.program.hub().engine).groups()
-    rows = [
-        GroupAnswer(
-            group=one.group,
-            count=one.count,
-            first=moment(one.first),
-            last=moment(one.last),
-            sample=one.sample,
-            task=one.task,
-            queue=one.queue,
-            reason=one.reason,
-            type=one.type,
-            message=one.message,
-        )
-        for one in found
-    ]
+    rows = [GroupAnswer(**asdict(one) | {"first": moment(one.first), "last": moment(one.last)}) for one in found]
     return answer({"items": rows, "next": None})
 
 
