@@ -21,6 +21,9 @@ from penstock.server.connect import Endpoint
 T = TypeVar("T")
 Argument = str | bytes | int
 
+SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
+LONGEST_PAUSE: Final = 1.0
+
 # Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
 _ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
@@ -63,6 +66,7 @@ class Link:
         self.keys = keys
         self.deadline = deadline
         self.stop_at = 0  #: test build only: the redis.call at which scripts stop
+        self._pause = SHORTEST_PAUSE  #: before it sends again: what is lost already is not tried ten times more
         self._clock = test_clock
         scripts = load(test=test_clock is not None)
         self._scripts = scripts
@@ -82,17 +86,21 @@ class Link:
 
     async def ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
-        trouble = _Trouble(self.deadline, str(self.endpoint))
+        trouble = _Trouble(self.deadline, str(self.endpoint), self._pause)
         try:
             async with asyncio.timeout(self.deadline):
                 while True:
                     try:
-                        return await question(await self.endpoint.client())
+                        answer = await question(await self.endpoint.client())
                     except (redis_errors.RedisError, OSError) as error:
                         wait = trouble.after(error)
+                        self._pause = trouble.pause
                         if trouble.lost:
                             await self.endpoint.forget()
                         await asyncio.sleep(wait)
+                    else:
+                        self._pause = SHORTEST_PAUSE
+                        return answer
         except TimeoutError as error:
             raise trouble.unavailable() from error
 
@@ -102,15 +110,19 @@ class Link:
 
     def ask_sync(self, question: Callable[[Any], T]) -> T:
         """The same from blocking code."""
-        trouble = _Trouble(self.deadline, str(self.endpoint))
+        trouble = _Trouble(self.deadline, str(self.endpoint), self._pause)
         while True:
             try:
-                return question(self.endpoint.client_sync())
+                answer = question(self.endpoint.client_sync())
             except (redis_errors.RedisError, OSError) as error:
                 wait = trouble.after(error)
+                self._pause = trouble.pause
                 if trouble.lost:
                     self.endpoint.forget_sync()
                 time.sleep(wait)
+            else:
+                self._pause = SHORTEST_PAUSE
+                return answer
 
     async def _send(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         answers = await _trip(client, [self._command("EVALSHA", call.script.sha, call) for call in calls])
@@ -176,11 +188,11 @@ async def _answer(connection: Any) -> Any:
 class _Trouble:
     """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
 
-    def __init__(self, deadline: float, where: str) -> None:
+    def __init__(self, deadline: float, where: str, pause: float) -> None:
         self._where = where
         self._deadline = deadline
         self._until = time.monotonic() + deadline
-        self._pause = 0.01
+        self.pause = pause
         self._last: BaseException | None = None
         self.lost = False  #: the connection or its server is not the right one any more
 
@@ -197,10 +209,10 @@ class _Trouble:
         self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
         if not self.lost and word not in _PASSING:
             raise PenstockError(f"a script failed on {self._where}: {error}") from error
-        self._pause = min(self._pause * 2, 1.0)
-        if time.monotonic() + self._pause > self._until:
+        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 4)
+        if time.monotonic() + self.pause > self._until:
             raise self.unavailable() from error
-        return random.uniform(self._pause / 2, self._pause)  # noqa: S311  (jitter)
+        return random.uniform(self.pause / 2, self.pause)  # noqa: S311  (jitter)
 
     def unavailable(self) -> Unavailable:
         cause = f": {self._last}" if self._last else ""

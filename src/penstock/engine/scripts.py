@@ -4,7 +4,8 @@ A file's leading comment says what is put in front of it: `flags:` for the serve
 those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version.
 What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
 comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
-making the hundred functions of a script takes longer than one job does.
+making the hundred functions of a script takes longer than one job does. All of it is the body of one function: a name
+from outside of that is found at once by the functions in it, one from inside only by a search.
 Words in capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may
 hold a control character); AFTER, the byte that follows it: [name SEP, (name AFTER is all that begins with name SEP.
 """
@@ -85,8 +86,10 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
             f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
             _TEST_TIME if test else _REAL_TIME,
             "" if "\n-- unchecked" in verb else _CHECK,
+            "return (function()",
             *(_in_block(piece, "\n".join([*included[i + 1 :], verb])) for i, piece in enumerate(included)),
             verb,
+            "end)()",
         ]
     )
     text = _constants_in(text)

@@ -37,13 +37,6 @@ if more and #ids < want then answer[2] = 1 end
 
 local next_lines = {}   -- id → member of `held`, of those that a lane would show next
 
--- bare(id, packed) → the first values of a header that nothing was added to, as it is in most cases.
-local moved = {}    -- id → true of those that this call has parked: what is stored is not what they are
-local function bare(id, packed)
-  if moved[id] then return nil end
-  if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
-end
-
 -- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
 local function unlist(id, state)
   answer[2] = 1
@@ -86,7 +79,7 @@ end
 -- park(id, at): this lane of the job has no room, so it waits there, and the one that showed it shows another.
 local function park(id, at)
   local h = read({ id })[1]
-  moved[id], stored[id] = true, nil
+  stored[id] = nil
   wait_under(h, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
@@ -119,7 +112,7 @@ end
 
 -- begin(some, state): starts those of these that can run and have room in all their lanes.
 local function begin(some, state)
-  local taken, headers = runnable(some, headers_of(some, bare), state)
+  local taken, headers = runnable(some, headers_of(some, glimpse), state)
   if #taken == 0 then return end
   ask_meta()
   meet(headers, #taken)

@@ -10,6 +10,7 @@
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
+local shown_as = {} -- id → what will be stored of those that a lane shows, where only the first values were read
 
 local function listed(_, ...) return { ... } end
 
@@ -112,7 +113,7 @@ local function read(ids)
   end
   if #missing == 0 then return found end
   local raw = call('HMGET', jobs, unpack(missing))
-  for n = 1, #missing do found[positions[n]] = known_as(missing[n], raw[n]) end
+  for n = 1, #missing do found[positions[n]] = known_as(missing[n], shown_as[missing[n]] or raw[n]) end
   return found
 end
 
@@ -123,7 +124,7 @@ local function quick_ones(ids, raw, quick)
   local found = {}
   for i = 1, #ids do
     local id, packed = ids[i], raw[i]
-    local h = packed and quick(id, packed, i)
+    local h = packed and not cache[id] and quick(id, packed, i)
     if h then found[i], stored[id] = h, packed end
   end
   return found
@@ -137,6 +138,11 @@ local function headers_of(ids, quick)
   end
   for i = 1, #ids do found[i] = found[i] or read({ ids[i] })[1] end
   return found
+end
+
+-- glimpse(id, packed) → the first values of a header that nothing was put in front of, as those of most jobs that wait.
+local function glimpse(_, packed)
+  if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
 end
 
 -- last_part(member) → what follows its last separator: mostly an id.
@@ -153,7 +159,8 @@ local function lane_name(spec)
   local name = lane_names[spec]
   if not name then
     name = string.match(spec, '^[^\31]*')
-    lane_names[spec], lane_kinds[spec] = name, string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
+    lane_names[spec] = name
+    if #name < #spec then lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)') end
   end
   return name
 end

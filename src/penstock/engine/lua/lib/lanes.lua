@@ -9,6 +9,7 @@ local refills = {}  -- names of lanes whose next waiters may be shown; also by n
 local departed = {}     -- member → true of those that left `held` in this script: they are still found there
 local away = 0      -- how many these are
 local parked = {}   -- lane SEP queue SEP → member → true, of those that this script put into `held`
+local asked_for = {}    -- what jobs say of lanes → lane
 
 -- on demand: need_lanes
 local function unpacked(raw)
@@ -17,29 +18,30 @@ local function unpacked(raw)
   return fine and type(found) == 'table' and found or {}
 end
 
--- rows_of(found) → per queue: how many wait, the worst priority shown, the ids that are shown.
-local function rows_of(found)
-  local rows = {}
-  for i = 6, #found, 4 do
-    local shown = {}
-    for id in string.gmatch(found[i + 3], '[^\31]+') do shown[#shown + 1] = id end
-    rows[found[i]] = { waiting = found[i + 1] + 0, worst = found[i + 2] + 0, shown = shown }
-  end
-  local _ = #found > 0 and found[1] + found[2] + found[3] + #found[4] + #found[5]
-  return rows
+-- row_of(rows, queue, number, worst, shown, …): adds that of one queue, and of those that follow.
+local function row_of(rows, queue, number, worst, shown, ...)
+  if not queue then return rows end
+  local ids = {}
+  for id in string.gmatch(shown, '[^\31]+') do ids[#ids + 1] = id end
+  rows[queue] = { waiting = number + 0, worst = worst + 0, shown = ids }
+  return row_of(rows, ...)
 end
 
--- lane_from(name, raw, by_hand) → a lane from what is stored of it: { in use, tokens, as of, declared, differs, then per queue: name,
--- how many wait, worst priority shown, ids that are shown }; and what was set by hand: { limit or -1, 1 if paused }.
-local function lane_from(name, raw, by_hand)
-  local found, fixed = unpacked(raw), unpacked(by_hand)
-  local fine, rows = pcall(rows_of, found)
-  if not fine then found, rows = {}, {} end   -- somebody else wrote it; reconcile counts again
+-- lane_with(name, raw, _, in use, tokens, as of, declared, differs, then per queue: its name, how many wait, worst priority shown,
+-- ids that are shown) → the lane of which this is stored.
+local function lane_with(name, raw, _, use, tokens, at, declared, differs, ...)
   return {
-    name = name, stored = raw, use = found[1] or 0, tokens = found[2], at = found[3] or now, declared = found[4] or '',
-    differs = found[5] or '', lines = rows, limit = math.huge, set = tonumber(fixed[1]) or -1, paused = fixed[2] == 1,
-    had_rate = (found[3] or 0) > 0,
+    name = name, stored = raw, use = use + 0, tokens = tokens, at = at + 0, declared = declared .. '', differs = differs .. '',
+    lines = row_of({}, ...), limit = math.huge, set = -1, paused = false, had_rate = raw and at > 0,
   }
+end
+
+-- lane_from(name, raw) → a lane. Its values are read as they follow the length of their array: see whole().
+local function lane_from(name, raw)
+  if not raw then return lane_with(name, nil, 0, 0, nil, now, '', '') end
+  local n, at = string.byte(raw) - 144, 1
+  if n > 15 then n, at = struct.unpack('>I2', raw, 2), 3 end
+  return lane_with(name, raw, cmsgpack.unpack_limit(raw, n, at))
 end
 
 -- line_of(lane, queue) → the jobs of one queue in a lane: how many wait, which are shown.
@@ -97,8 +99,20 @@ local function fetch(names)
     end
   end
   if #unknown == 0 then return end
-  local raw, by_hand = call('HMGET', lanes, unpack(unknown)), call('HMGET', limits, unpack(unknown))
-  for i, name in ipairs(unknown) do known_lanes[name] = lane_from(name, raw[i], by_hand[i]) end
+  local raw = call('HMGET', lanes, unpack(unknown))
+  for i, name in ipairs(unknown) do
+    local fine, lane = pcall(lane_from, name, raw[i])
+    if not fine then   -- somebody else wrote it; reconcile counts again
+      lane = lane_from(name)
+      lane.stored = raw[i]
+    end
+    known_lanes[name] = lane
+  end
+  if call('EXISTS', limits) == 0 then return end
+  for i, by_hand in ipairs(call('HMGET', limits, unpack(unknown))) do
+    local fixed, lane = unpacked(by_hand), known_lanes[unknown[i]]
+    lane.set, lane.paused = tonumber(fixed[1]) or -1, fixed[2] == 1
+  end
 end
 
 -- lane_named(name, rest) → the lane, with what was last said of it, or this if nobody said anything.
@@ -111,8 +125,13 @@ end
 
 -- lane_of(spec) → the lane that a job asks for.
 local function lane_of(spec)
-  local name = lane_name(spec)
-  return lane_named(name, string.sub(spec, #name + 2))
+  local lane = asked_for[spec]
+  if not lane then
+    local name = lane_name(spec)
+    lane = lane_named(name, string.sub(spec, #name + 2))
+    asked_for[spec] = lane
+  end
+  return lane
 end
 
 -- announce(h): what a job that has just come says of its lanes.
@@ -130,8 +149,9 @@ local function price(lane, cost) return math.min(cost, lane.burst) - 0.000001 en
 -- turn_lane(h) → the lane whose turn this job keeps also while it does not run: the ordered one; of several the first by
 -- name, so that no two jobs ever wait for each other's turns.
 local function turn_lane(h)
-  local found
-  for i, spec in ipairs(h[LANES]) do
+  local specs, found = h[LANES], nil
+  if not specs[2] then return is_ordered(specs[1]) and 1 or nil end
+  for i, spec in ipairs(specs) do
     if is_ordered(spec) and (not found or lane_name(spec) < lane_name(h[LANES][found])) then found = i end
   end
   return found
@@ -164,12 +184,12 @@ end
 
 local function occupy(lane, id)
   lane.use = lane.use + 1
-  enter(holders, '0', lane.name .. SEP .. id)
+  add(holders, '0', lane.name .. SEP .. id)
 end
 
 local function vacate(lane, id)
   lane.use = lane.use - 1
-  withdraw(holders, lane.name .. SEP .. id)
+  drop(holders, lane.name .. SEP .. id)
   refill(lane)
 end
 
@@ -310,19 +330,21 @@ end
 -- packed_lane(lane) → what is stored of it; nothing of a lane that nobody uses or waits for. One whose rate is not full again
 -- is forgotten when it is.
 local function packed_lane(lane)
-  local busy, found = lane.use ~= 0, { lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs }
+  local found, n = {}, 0
   for queue, row in pairs(lane.lines) do
     if row.waiting > 0 or #row.shown > 0 then
-      local n = #found
       found[n + 1], found[n + 2], found[n + 3], found[n + 4] = queue, row.waiting, row.worst, table.concat(row.shown, SEP)
-      busy = true
+      n = n + 4
     end
   end
+  local busy = lane.use ~= 0 or n > 0
   if not busy and lane.rate and lane.tokens < lane.burst then
     busy = true
     opens(lane, now + math.ceil((lane.burst - lane.tokens) / lane.rate))
   end
-  return busy and cmsgpack.pack(found) or nil
+  if not busy then return nil end
+  local length = n > 10 and struct.pack('>BI2', 220, n + 5) or string.char(n + 149)
+  return length .. cmsgpack.pack(lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs, unpack(found, 1, n))
 end
 
 -- save_lanes(): stores what changed.

@@ -45,17 +45,16 @@ local function place_in_line(h)
   return first or 1, 'ready'
 end
 
--- show(member, verb): a waiter is shown, at the tail of its line so that lanes take turns.
-local function show(member, verb)
+-- show(member, h, verb): a waiter is shown, at the tail of its line so that lanes take turns.
+local function show(member, h, verb)
   local id = last_part(member)
-  local h = read({ id })[1]
   if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then return forget_waiter(member) end
-  h.tail = true
+  h.tail, h.bare = true, stored[id]
   move(verb, id, h, 'ready')
   h.tail = nil
 end
 
--- next_ones(names) → the members of those that these lanes show next; a rate opens again later.
+-- next_ones(names) → the members of those that these lanes show next, and their headers; a rate opens again later.
 local function next_ones(names)
   local found, ids = {}, {}
   for _, name in ipairs(names) do
@@ -70,15 +69,14 @@ local function next_ones(names)
       end
     end
   end
-  read(ids)   -- all of them in one go
-  return found
+  return found, headers_of(ids, glimpse)
 end
 
 -- fill(names, verb): these lanes show their next waiters. Again and again, should one of them have been no waiter.
 local function fill(names, verb)
-  local members = next_ones(names)
+  local members, headers = next_ones(names)
   while #members > 0 do
-    for _, member in ipairs(members) do show(member, verb) end
-    members = next_ones(names)
+    for i, member in ipairs(members) do show(member, headers[i], verb) end
+    members, headers = next_ones(names)
   end
 end

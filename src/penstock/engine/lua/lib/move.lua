@@ -110,7 +110,7 @@ local function move(verb, id, h, state, text, packed)
   end
   if old ~= '' then
     local key, _, member = place(id, h)
-    if laned then withdraw(key, member) else put(3, 'ZREM', key, member) end
+    if laned and waited then withdraw(key, member) else put(3, 'ZREM', key, member) end
     if laned then leave_lanes(id, h, state, member) end
     counted[old] = (counted[old] or 0) - 1
     if old == 'running' then
@@ -131,12 +131,12 @@ local function move(verb, id, h, state, text, packed)
   if h.turn then claim_turn(id, h) end
   if h.tail then tail(id, h, true) end
   local key, score, member = place(id, h)
-  if laned then
-    enter(key, digits(score), member)
-    enter_lanes(id, h, state, member)
+  if laned and (state == 'ready' or state == 'held') then
+    enter(key, '0', member)
   else
     put(4, 'ZADD', key, digits(score), member)
   end
+  if laned then enter_lanes(id, h, state, member) end
   counted[state] = (counted[state] or 0) + 1
   if state == 'ready' then
     arrivals[queue] = (arrivals[queue] or 0) + 1

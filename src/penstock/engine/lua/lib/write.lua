@@ -47,8 +47,20 @@ local function alarm(key, at)
   if not alarms[key] or at < alarms[key] then alarms[key] = at end
 end
 
+-- as_ready(h) → the stored form of a job that was held and is ready, without its other values having been read: they stay.
+local function as_ready(h)
+  local from = cmsgpack.unpack_limit(h.bare, 3, 3)     -- after state, task and queue
+  local to = cmsgpack.unpack_limit(h.bare, 3, from)    -- after priority, place and time
+  return BARE_READY .. string.sub(h.bare, 9, from)
+    .. struct.pack('>BBI8BI8', h[PRIORITY], 207, h[SEQ], 207, h[SINCE]) .. string.sub(h.bare, to + 1)
+end
+
 -- save(id, h, packed) → the stored form, which is the header's own unless it is given.
 local function save(id, h, packed)
+  if h.bare then
+    packed = as_ready(h)
+    shown_as[id], h.bare = packed, nil
+  end
   if packed then
     put(2, 'HSET', jobs, id, packed)
     return packed
