@@ -167,6 +167,17 @@ async def test_every_change_is_in_the_audit_log_and_no_argument_is(
     assert "hunter2" not in caplog.text
 
 
+async def test_no_name_looks_like_another_line_of_the_audit_log(
+    app: Penstock, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "penstock.audit"):
+        await client.post("/api/v1/jobs/x%0Abob:%20jobs%20cancel%20y,%20200%1B%5B2J/cancel")
+        await client.post(f"/api/v1/batches/{'x' * 1_000}/seal")
+    first, second = [record.getMessage() for record in caplog.records if record.name == "penstock.audit"]
+    assert first == "this machine: jobs cancel x\\x0abob: jobs cancel y, 200\\x1b[2J, 404"
+    assert len(second) < 400
+
+
 @pytest.mark.parametrize(
     "credentials",
     [
