@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-long bench bench-peers check format clean
+.PHONY: help demo test test-long bench bench-peers docs check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +32,14 @@ bench: $(READY) ## measure this machine: Penstock beside a bare loop, a minute
 bench-peers: $(READY) ## beside other job queues, too, 15 minutes; writes docs/performance.md
 	@$(BIN)/python -m benchmarks peers --write
 
+docs: $(READY) $(VENV)/.docs ## the documentation, into site/
+	$(BIN)/python tools/reference.py docs/reference
+	$(BIN)/zensical build --clean --strict
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group docs
+	@touch $@
+
 check: $(READY) ## ruff, mypy --strict, import-linter, luacheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,4 +52,4 @@ format: $(READY) ## put the code in shape
 	$(BIN)/ruff format .
 
 clean: ## remove what the above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .penstock benchmarks/.run
+	rm -rf $(VENV) site docs/reference .mypy_cache .ruff_cache .hypothesis .penstock benchmarks/.run

@@ -1,4 +1,4 @@
-"""The README's program runs as it stands, in an empty directory, with nothing installed but Penstock."""
+"""The programs of the README and the quickstart run as they stand, in an empty directory, with only Penstock there."""
 
 import os
 import re
@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+ROOT = Path(__file__).parents[1]
 
 
-def test_the_program_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_its_program_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     (tmp_path / "app.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     environment["PENSTOCK_EMBEDDED_LINGER"] = "0.2"

@@ -1,5 +1,6 @@
 """The app: its tasks, and where they are stored and run."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -26,6 +27,7 @@ from penstock.program import Lifespan, Program
 from penstock.queue import QueueControl
 from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
 from penstock.selection import Selection, choose
+from penstock.server.urls import parse
 from penstock.settings import Settings, load
 from penstock.task import Call, Task, name_of
 from penstock.times import Duration, milliseconds
@@ -76,6 +78,8 @@ class Penstock:
         job_log: str | None = None,
     ) -> None:
         self.name = Keys(name).namespace
+        if url is not None:
+            parse(url)  # what cannot be a URL is told here, not with the first job
         self.settings: Settings = load(
             {
                 "url": url,
@@ -170,6 +174,8 @@ class Penstock:
 
     def middleware(self, function: F) -> F:
         """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""
+        if not callable(function) or (inspect.isfunction(function) and not inspect.iscoroutinefunction(function)):
+            raise BadOption(f"@app.middleware needs an async def (job, call_next), not {function!r}")
         self.program.middlewares.append(function)
         return function
 
@@ -419,6 +425,12 @@ class Penstock:
         async with self.worker(queues=queues, concurrency=concurrency) as worker:
             await worker.until_idle()
 
+    def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
+        """The same from blocking code, on an event loop of its own."""
+        if running_on_loop():
+            raise PenstockError("run_until_idle_sync() would block this event loop: await run_until_idle()")
+        asyncio.run(self.run_until_idle(queues=queues, concurrency=concurrency))
+
     # HTTP
 
     def asgi(
@@ -433,8 +445,11 @@ class Penstock:
         `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy say who may ask, else
         $PENSTOCK_HTTP_TOKENS and its like; without any, only this machine may.
         """
-        from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
-        from penstock.http.table import make_service  # noqa: PLC0415
+        try:
+            from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
+            from penstock.http.table import make_service  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise PenstockError(f"app.asgi() needs {error.name}: pip install 'penstock[http]'") from error
 
         return make_service(self.program, access(tokens, users, trust))
 

@@ -269,5 +269,12 @@ def _redacted(value: Any, names: Collection[str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    return "nested too deeply" if isinstance(error, RecursionError) else text
+    """What does not fit, and which argument it is: msgspec says "Expected `int`, got `str` - at `$.user`"."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = re.sub(r"^(.*) - at `\$\.(.*)`$", r"\2: \1", str(error))
+    return re.sub(
+        r"Encoding objects of type (.*) is unsupported",
+        r"\1 cannot be stored: pass plain data, a dataclass or a msgspec.Struct",
+        text,
+    )

@@ -99,10 +99,38 @@ class TaskOptions:
                 raise BadOption(f"cost={self.cost}: lane {lane.name!r} never has more than its burst of {lane.burst}")
 
 
+#: What others call it, or people may: name → ours, where that is valid.
+_ELSEWHERE: Final = {
+    "retry": "retries",
+    "max_retries": "retries",
+    "max_tries": "retries",
+    "countdown": "delay",
+    "defer_by": "delay",
+    "eta": "at",
+    "defer_until": "at",
+    "time_limit": "timeout",
+    "job_timeout": "timeout",
+    "result_ttl": "keep_result",
+    "ttl": "expires",
+    "queue_name": "queue",
+    "job_id": "id",
+    "task_id": "id",
+    "key": "lock",
+    "done": "complete",
+    "success": "complete",
+    "start": "lease",
+    "failed": "bury",
+    "dead": "bury",
+}
+
+
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
     """The text for a name that is not known: a guess, and all that are."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1)
+    last = {one.rpartition(":")[2]: one for one in names}  # of a task's name, for most people leave out its module
+    close = [last.get(one, one) for one in difflib.get_close_matches(name, [*names, *last], n=1)]
+    if _ELSEWHERE.get(name) in names:
+        close = [_ELSEWHERE[name]]
     guess = f" did you mean {close[0]!r}?" if close else ""
     return f"unknown {what} {name[:60]!r};{guess} valid are {', '.join(names)}"
 

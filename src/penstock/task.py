@@ -31,6 +31,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+_ENQUEUE = ": send a job with await task.enqueue(…), or task.enqueue_sync(…) from blocking code"
+_OPTIONS = ": send a job with task.using(delay=…).enqueue(…), or .enqueue_sync(…) from blocking code"
+#: how other libraries spell it
+_OTHERS_SEND = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUEUE) | dict.fromkeys(
+    ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at", "options"), _OPTIONS
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
     """A job that has not been sent yet."""
@@ -73,6 +81,12 @@ class Task(Generic[P, R, T]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    if not TYPE_CHECKING:  # for a type checker, a class that has it has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = _OTHERS_SEND.get(name, "")
+            raise AttributeError(f"a Task has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.function(*args, **kwargs)

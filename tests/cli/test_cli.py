@@ -204,7 +204,7 @@ def test_waiting_prints_the_result_or_says_why_there_is_none(shell: Shell) -> No
         (["send", "{"], 2, "truncated"),
         (["send", '{"user": "x"}'], 2, "Expected `int`"),
         (["send", "[1]", "--priority", "100"], 2, "0 (first) to 99 (last)"),
-        (["send", "[1]", "--delay", "soon"], 2, '"250ms"'),
+        (["send", "[1]", "--delay", "soon"], 2, "250ms"),
         (["sent", "[1]"], 7, "valid are tasks:add_up, tasks:block, tasks:send, tasks:sleep"),
     ],
 )

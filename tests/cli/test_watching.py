@@ -179,7 +179,7 @@ def test_dead_ls_groups_by_error_and_lists_jobs(shell: Shell, busy: dict[str, st
     assert out.splitlines()[0].split() == ["GROUP", "COUNT", "FIRST", "LAST", "TASK", "ERROR"]
     assert ids(shell.json("dead", "ls", "--jobs")) == {busy["first"], busy["second"]}
     assert shell.json("dead", "ls", "--queue", "nowhere") == []
-    assert "nobody is dead" in shell.run("dead", "ls", "--older-than", "1d")[1]
+    assert "no dead jobs" in shell.run("dead", "ls", "--older-than", "1d")[1]
 
 
 def test_dead_show_has_the_error_of_a_group_or_a_job(shell: Shell, busy: dict[str, str]) -> None:

@@ -97,7 +97,8 @@ def test_one_line_says_that_it_is_embedded_and_where(
 ) -> None:
     embedded.ensure()
     embedded.ensure()
-    assert [str(data) in record.getMessage() for record in caplog.records if record.name == "penstock"] == [True]
+    said = [record.getMessage() for record in caplog.records if record.name == "penstock.embedded"]
+    assert [str(data) in text for text in said] == [True]
 
 
 def test_a_pointer_file_tells_people_where_the_socket_is(embedded: Embedded, data: Path) -> None:

@@ -31,6 +31,9 @@ def _spec(given: str | None) -> str:
 
 
 def _import(name: str) -> ModuleType:
+    if "/" in name or name.endswith(".py"):
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise _failure(f"{name!r} is a file: name it as a module, such as {module}:app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -9,7 +9,7 @@ import click
 from penstock.batch import Batch
 from penstock.batch_state import BatchStatus
 from penstock.cli.exits import Exit, Failure
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, print_fields
 from penstock.cli.target import Target, run
@@ -20,7 +20,7 @@ from penstock.mapping import shown
 _COLUMNS = ("id", "name", "state", "total", "done", "dead", "cancelled", "pending", "created")
 
 
-@click.group
+@click.group(cls=Group)
 def batch() -> None:
     """Look at batches, watch, seal and cancel them."""
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from penstock.app import Penstock
 from penstock.cli.exits import Failure, code_of
 from penstock.cli.talk import talk
 from penstock.cli.target import Target
+from penstock.engine import scripts
 from penstock.errors import PenstockError
 from penstock.server.urls import parse
 from penstock.worker import wire
@@ -74,7 +76,8 @@ def main() -> None:
     orders.go.wait()
     code = 0
     try:
-        asyncio.run(_work(app, worker, notes, orders, sock))
+        with asyncio.Runner(loop_factory=_new_loop()) as runner:
+            runner.run(_work(app, worker, notes, orders, sock))
     except PenstockError as error:
         log.error("the worker could not start: %s", error)  # noqa: TRY400  (an error of ours says what to do)
         code = int(code_of(error))
@@ -82,6 +85,15 @@ def main() -> None:
         log.exception("the worker could not start")
         code = 1
     _leave(code)
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """That of uvloop where it is installed, which takes a quarter off what a short job costs."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _leave(code: int) -> NoReturn:
@@ -108,12 +120,14 @@ def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes
             keeper=keeper,
         )
         worker.quota = setup.max_jobs or worker.quota
+        hello = _hello(app, concurrency, setup)
     except (PenstockError, Failure) as error:
         click.echo(f"Error: {error}", err=True)
         wire.send(sock, "failed", str(error))
         os._exit(code_of(error))
+    scripts.load()  # while there is time: a spare is to take a dead child's place at once
     notes.beat()
-    wire.send(sock, "hello", _hello(app, concurrency, setup))
+    wire.send(sock, "hello", hello)
     return app, worker, notes
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, ago, print_table
 from penstock.cli.target import Target, run
@@ -15,7 +15,7 @@ from penstock.cron import Schedule, ScheduleStatus, in_zone, status_of
 from penstock.hub import Hub
 
 
-@click.group
+@click.group(cls=Group)
 def cron() -> None:
     """List schedules, run, pause and resume them."""
 

@@ -11,7 +11,7 @@ from penstock.app import Penstock
 from penstock.cli.enqueue import arguments_of
 from penstock.cli.exits import Exit, Failure
 from penstock.cli.filters import all_of_them, confirm, dry_run, filtered, steer, yes
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.jobs import list_jobs
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, clean, print_fields, print_json, print_table
@@ -27,7 +27,7 @@ from penstock.selection import Choice, Selection, choose
 _COLUMNS = ("group", "count", "first", "last", "task", "error")
 
 
-@click.group
+@click.group(cls=Group)
 def dead() -> None:
     """List what jobs died of, run them again, discard them."""
 
@@ -57,7 +57,7 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     if printer.is_json:
         print_json([_row(one) for one in found[:limit]])
     elif not found:
-        click.echo("nobody is dead", err=True)
+        click.echo("no dead jobs", err=True)
     else:
         print_table(_COLUMNS, [_line(one) for one in found[:limit]])
         if len(found) > limit:
@@ -114,7 +114,7 @@ def retry(
 
     Other arguments are checked against the task if its app is there; with --namespace alone they are taken by name.
     """
-    _check_named(what, choice, everything=everything)
+    _check_named(what, choice, everything=everything, all_of_them="--all")
     hub, app = target.open()
     if arguments is not None:
         _retry_edited(hub, app, printer, what, arguments)
@@ -136,7 +136,7 @@ def discard(
     target: Target, printer: Printer, what: tuple[str, ...], choice: Choice | None, *, dry_run: bool, yes: bool
 ) -> None:
     """Forget dead jobs, but for their ids: by id, by group, or by filter."""
-    _check_named(what, choice, everything=False)
+    _check_named(what, choice, everything=False, all_of_them="penstock dead purge")
     hub = target.open_hub()
     if what:
         _each(hub, printer, what, "discarded", dry=dry_run, question="Discard them?", sure=yes)
@@ -171,9 +171,9 @@ def _dead(choice: Choice | None) -> Choice:
     return (choice or choose())._replace(state="dead")
 
 
-def _check_named(what: Sequence[str], choice: Choice | None, *, everything: bool) -> None:
+def _check_named(what: Sequence[str], choice: Choice | None, *, everything: bool, all_of_them: str) -> None:
     if bool(what) + (choice is not None) + everything != 1:
-        raise Failure("say which: groups or ids, or a filter such as --queue; all with dead purge or --all", Exit.USAGE)
+        raise Failure(f"say which: groups or ids, or a filter such as --queue, or {all_of_them}", Exit.USAGE)
 
 
 async def _groups(hub: Hub, choice: Choice | None) -> list[DeadGroup]:

@@ -7,10 +7,10 @@ import click
 
 @click.command
 def demo() -> None:
-    """See it run, on a server of its own, in a few seconds.
+    """See it run, on a server of its own, in half a minute.
 
     It starts an embedded server in a temporary directory, shows what happens to jobs when all goes well and when it
     does not, and removes everything afterwards.
     """
     # By name: beside each other, the command line and the demo do not know each other.
-    click.get_current_context().exit(importlib.import_module("penstock.demo").main())
+    click.get_current_context().exit(importlib.import_module("penstock.demo.run").main())

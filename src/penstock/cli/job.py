@@ -11,7 +11,7 @@ import msgspec
 from penstock.app import Penstock
 from penstock.cli.exits import Exit, code_of
 from penstock.cli.filters import dry_run, filtered, steer, yes
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.jobs import ended, list_jobs, print_log, refuse_mixture
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, clean, print_fields, print_table, span
@@ -24,7 +24,7 @@ from penstock.options import queue_name
 from penstock.selection import Choice, choose
 
 
-@click.group
+@click.group(cls=Group)
 def job() -> None:
     """Look at jobs, cancel them, run them again."""
 

@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target, run
@@ -14,7 +14,7 @@ from penstock.lanes import lane_name, lock_spec
 _COLUMNS = ("lane", "kind", "in_use", "limit", "waiting", "paused", "rate", "conflict")
 
 
-@click.group
+@click.group(cls=Group)
 def lane() -> None:
     """List lanes and locks, change what they allow."""
 

@@ -21,8 +21,8 @@ def duration(text: str) -> float:
         value = text
     try:
         return milliseconds(value) / 1000
-    except BadOption as error:
-        raise click.BadParameter(str(error)) from None
+    except BadOption:
+        raise click.BadParameter(f"{text!r}: use seconds, or such as 250ms, 30s, 10m, 2h, 3d") from None
 
 
 _app = click.option("-A", "--app", metavar="MODULE:ATTR", help="The app.")

@@ -6,7 +6,7 @@ import click
 
 from penstock.cli.exits import Exit, Failure
 from penstock.cli.filters import confirm, dry_run, yes
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target, run
@@ -22,7 +22,7 @@ from penstock.selection import Selection, choose
 _COLUMNS = ("queue", "paused", *STATES, "limit", "max_size", "workers")
 
 
-@click.group
+@click.group(cls=Group)
 def queue() -> None:
     """List queues, pause, resume, bound and purge them."""
 

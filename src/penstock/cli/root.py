@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from penstock.cli.exits import Exit, Failure, code_of
-from penstock.cli.helps import examples
+from penstock.cli.helps import Group, examples
 from penstock.errors import PenstockError
 
 #: name → where its click command is, and its line in the list of commands
@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Check server, settings, code, and all that is stored.",
     ),
     "bench": ("penstock.cli.bench:bench", "Measure this machine, beside a bare loop on the same server."),
-    "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in a few seconds."),
+    "demo": ("penstock.cli.demo:demo", "See it run, on a server of its own, in half a minute."),
     "completion": ("penstock.cli.completion:completion", "Print what makes your shell complete commands."),
 }
 
@@ -52,7 +52,7 @@ Exit codes:
   4  app not importable"""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)

@@ -16,6 +16,7 @@ def talk(level: str, form: str = "table") -> None:
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler], force=True)
     logging.getLogger("penstock").setLevel(level)
+    logging.getLogger("penstock.embedded").setLevel("ERROR")  # the command line says so itself, and once
 
 
 class Lines(logging.Formatter):

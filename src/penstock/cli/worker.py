@@ -161,7 +161,7 @@ def _watcher() -> Any:
     try:
         return importlib.import_module("watchfiles")  # an extra
     except ImportError:
-        raise Failure("--reload needs the package watchfiles: pip install watchfiles", Exit.USAGE) from None
+        raise Failure("--reload needs watchfiles: pip install 'penstock[reload]'", Exit.USAGE) from None
 
 
 async def _reload(supervisor: Supervisor, watchfiles: Any) -> None:

@@ -33,7 +33,7 @@ def workers(target: Target, printer: Printer) -> None:
 
     rows = run(target.open_hub(), work)
     if not rows:
-        click.echo("no live workers", err=True)
+        click.echo("no live workers: start one with penstock worker", err=True)
     printer.listing(rows, _COLUMNS)
     running: list[Row] = [{"worker": row["worker"], **one} for row in rows for one in row["runs"]]
     if running and not printer.is_json:

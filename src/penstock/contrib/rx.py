@@ -14,9 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import reactivex
-from reactivex import abc
-from reactivex.disposable import Disposable
+try:
+    import reactivex
+    from reactivex import abc
+    from reactivex.disposable import Disposable
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{__name__} needs reactivex: pip install 'penstock[rx]'", name=error.name) from None
 
 from penstock.app import Penstock
 from penstock.events import Event, Since

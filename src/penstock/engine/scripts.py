@@ -80,25 +80,39 @@ def load(*, test: bool = False) -> dict[str, Script]:
 def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
     included = [pieces[piece] for piece in _declared(verb, "include")]
     keys = dict.fromkeys(["meta"] + [key for part in [*included, verb] for key in _declared(part, "keys")])
-    text = "\n".join(
-        [
-            _shebang(verb),
-            f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
-            _TEST_TIME if test else _REAL_TIME,
-            "" if "\n-- unchecked" in verb else _CHECK,
-            "return (function()",
-            *(_in_block(piece, "\n".join([*included[i + 1 :], verb])) for i, piece in enumerate(included)),
-            verb,
-            "end)()",
-        ]
-    )
-    text = _constants_in(text)
+    parts = [
+        _shebang(verb),
+        f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
+        _TEST_TIME if test else _REAL_TIME,
+        "" if "\n-- unchecked" in verb else _CHECK,
+        "return (function()",
+        *(_in_block(piece, _used(piece, *included[i + 1 :], verb)) for i, piece in enumerate(included)),
+        verb,
+        "end)()",
+    ]
+    text = "\n".join(map(_constants_in, parts))
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest(), tuple(keys))  # noqa: S324  (EVALSHA's own hash)
 
 
-def _in_block(piece: str, rest: str) -> str:
+def _used(piece: str, *rest: str) -> frozenset[str]:
+    """What a piece defines and the rest of the script uses."""
+    return _defined(piece).intersection(frozenset[str]().union(*map(_words, rest)))
+
+
+@cache
+def _defined(piece: str) -> frozenset[str]:
+    return frozenset(name for found in re.finditer(_DEFINITION, piece) for name in _words(found["names"]))
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
+@cache  # a piece is in many scripts, and every program that starts puts them together
+def _in_block(piece: str, used: frozenset[str]) -> str:
     """A piece of which only those names are seen outside that the rest of the script uses."""
-    used, shared = set(re.findall(r"\w+", rest)), []
+    shared: list[str] = []
 
     def without_local(found: re.Match[str]) -> str:
         names = re.findall(r"\w+", found["names"])
@@ -126,13 +140,14 @@ def _shebang(verb: str) -> str:
     return "#!lua flags=allow-oom" if "allow-oom" in _declared(verb, "flags") else "#!lua"
 
 
+@cache
 def _constants_in(text: str) -> str:
     """Put values where the scripts write names: the header's fields, and what both sides must agree on.
 
     As Lua locals they would be captured by every function of every piece, which took 15 us of each call.
     """
     names = _constants()
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
+    return re.sub(r"\b[A-Z][A-Z0-9_]*\b", lambda found: names.get(found[0], found[0]), text)
 
 
 @cache

@@ -26,7 +26,7 @@ GRACE = 1.0
 # How long it may take to end; then it is killed, which loses no more than the writes that an fsync under way holds up.
 LONGEST_END = 3.0
 STARTS = 5
-log = logging.getLogger("penstock")
+log = logging.getLogger("penstock.embedded")
 
 
 class Embedded:

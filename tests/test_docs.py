@@ -1,0 +1,135 @@
+"""The pages: every snippet works as it stands, every page is in the navigation, every link leads somewhere."""
+
+import ast
+import inspect
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+
+import penstock
+from penstock.cli.root import main
+from tests.conftest import namespace
+from tests.servers import Server
+from tools import reference
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+#: what a page takes for granted
+BEFORE = {"http.md": 'from penstock import Penstock\napp = Penstock("shop")\n'}
+#: pages whose snippets are tests of their own, and whole programs, which are run as such
+ELSEWHERE = {"testing.md", "quickstart.md"}
+MADE = {f"reference/{name}" for name in reference.PAGES}
+COMING = {"testing.md"}
+COMMANDS = {"", "sh", "bash"}  #: languages of blocks that may have command lines
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """What stands in fences of a language, also in comments, where readers do not see it."""
+    for language, text in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        if language in languages:
+            yield text
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
+async def test_every_snippet_of_a_page_runs_in_order(
+    page: Path, single: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", single.url)
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    name = namespace()
+    for text in (BEFORE.get(page.name, ""), *blocks(page, "python")):
+        await _run(text.replace('Penstock("shop"', f'Penstock("{name}"'), page, module)
+    for app in {id(value): value for value in vars(module).values() if type(value).__name__ == "Penstock"}.values():
+        await app.aclose()
+
+
+async def _run(text: str, page: Path, module: ModuleType) -> None:
+    """As in a notebook: `await` works at the top."""
+    code: Any = compile(text, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    made = eval(code, vars(module))
+    if inspect.isawaitable(made):
+        await made
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_can_be_parsed(page: Path) -> None:
+    for block in blocks(page, *COMMANDS):
+        for line in block.splitlines():
+            words = shlex.split(line.replace("…", ""), comments=True)
+            while words and "=" in words[0]:
+                words.pop(0)
+            if words[:1] == ["penstock"]:
+                _parse(words[1:], line)
+
+
+def _parse(words: list[str], line: str) -> None:
+    command: click.Command = main
+    parent: click.Context | None = None
+    while isinstance(command, click.Group):
+        parent = click.Context(command, parent=parent, info_name=command.name)
+        found = command.get_command(parent, words[0])
+        assert found is not None, f"no such command: {line}"
+        command, words = found, words[1:]
+    try:
+        command.make_context(command.name, [word for word in words if word != "|"], parent=parent)
+    except click.ClickException as error:
+        pytest.fail(f"{line}: {error.format_message()}")
+
+
+def navigation(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        for value in entry.values():
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from navigation(value)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = list(navigation(tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]))
+    assert len(listed) == len(set(listed))
+    assert {page.name for page in PAGES} | MADE | COMING == set(listed)
+
+
+def prose(page: Path) -> str:
+    """A page without what stands in fences."""
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of headings, as the pages and GitHub make them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = prose(page)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if re.match(r"\w+:", link) or path in MADE or (target.name in COMING and not target.exists()):
+            continue
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_reference_has_every_public_name_and_every_command(tmp_path: Path) -> None:
+    reference.write(tmp_path)
+    api = (tmp_path / "api.md").read_text("utf-8")
+    for name in penstock.__all__:
+        assert re.search(rf"^### {name}$|^\| `{name}` ", api, re.MULTILINE), name
+    commands = (tmp_path / "cli.md").read_text("utf-8")
+    for line in ("penstock worker", "penstock job reschedule", "penstock batch watch", "penstock doctor"):
+        assert f"## {line}\n" in commands

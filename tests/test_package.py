@@ -1,0 +1,78 @@
+"""What people get: few packages, a wheel that needs no repository, and a clone in which two commands work."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+MOST = 15
+
+
+def needed(name: str, found: set[str]) -> set[str]:
+    """A package and all that it pulls in here, without extras."""
+    found.add(canonicalize_name(name))
+    try:
+        wanted = [Requirement(text) for text in requires(name) or ()]
+    except PackageNotFoundError:
+        return found
+    for one in wanted:
+        if (one.marker is None or one.marker.evaluate({"extra": ""})) and canonicalize_name(one.name) not in found:
+            needed(one.name, found)
+    return found
+
+
+def test_an_installation_pulls_in_few_packages() -> None:
+    packages = needed("penstock", set())
+    assert {"penstock", "redis", "click"} <= packages
+    assert len(packages) <= MOST, sorted(packages)
+
+
+def run(*command: str | Path, folder: Path, timeout: float = 300) -> str:
+    """In an environment as a shell of a new user has it."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "VIRTUAL_ENV"))
+    }
+    environment |= {"PENSTOCK_EMBEDDED_LINGER": "0.2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_wheel_works_in_a_new_environment_without_the_repository(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, ROOT, folder=tmp_path)
+    (wheel,) = tmp_path.glob("penstock-*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "new", folder=tmp_path)
+    programs = tmp_path / "new" / "bin"
+    before = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split())
+    run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
+    added = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split()) - before
+    assert len(added) <= MOST, added
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "every invariant: clean" in run(programs / "penstock", "demo", folder=empty)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (empty / "app.py").write_text(readme.split("```python\n")[1].split("```")[0], "utf-8")
+    assert run(programs / "python", "app.py", folder=empty) == "hello world\n"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_demo_runs_from_a_fresh_clone(tmp_path: Path) -> None:
+    run("git", "clone", "--quiet", ROOT, tmp_path / "penstock", folder=tmp_path)
+    assert "every invariant: clean" in run("make", "demo", folder=tmp_path / "penstock", timeout=800)

@@ -1,0 +1,194 @@
+"""Pages made from the source: `python tools/reference.py docs/reference`.
+
+Signatures and comments are taken from the source itself, so that they read as they were written.
+"""
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+import penstock
+from penstock.cli.root import main as command_line
+
+WIDTH = 110  #: a signature that is longer has a line per parameter
+
+#: headings, and what stands under them: module:name
+PARTS = {
+    "The app": ["penstock.app:Penstock"],
+    "Tasks": [
+        "penstock.task:Task",
+        "penstock.options:Options",
+        "penstock.task:Call",
+        "penstock.backoff:Backoff",
+        "penstock.lanes:Lane",
+    ],
+    "Jobs": ["penstock.handle:Job", "penstock.handle:JobStatus", "penstock.handle:Failure"],
+    "Inside a task": [
+        "penstock.context:current_job",
+        "penstock.context:JobContext",
+        "penstock.steer:Retry",
+        "penstock.steer:Snooze",
+        "penstock.steer:Bury",
+    ],
+    "Batches": ["penstock.batch:Batch", "penstock.batch_state:BatchStatus"],
+    "Schedules": ["penstock.cron:Schedule", "penstock.cron:ScheduleStatus", "penstock.cron:Tick"],
+    "Workers": ["penstock.worker.worker:Worker"],
+    "Watching and steering": [
+        "penstock.events:Event",
+        "penstock.queue:QueueControl",
+        "penstock.queue:QueueStatus",
+        "penstock.worker.stream:QueueLease",
+        "penstock.control:LaneControl",
+        "penstock.engine.lane_views:LaneStatus",
+        "penstock.selection:Selection",
+        "penstock.engine.deaths:DeadGroup",
+    ],
+}
+ERRORS = "penstock.errors"
+MADE_BY_YOU = {"Penstock", "Retry", "Snooze", "Bury"}  #: of the others only we make any
+MADE = "<!-- made from the source by tools/reference.py -->"
+
+
+def write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (folder / name).write_text("\n".join(page()) + "\n", "utf-8")
+
+
+def api() -> Iterator[str]:
+    yield from (MADE, "# Python", "", "What can be imported from `penstock`, and what its methods give.")
+    for title, names in PARTS.items():
+        yield from ("", f"## {title}")
+        for path in names:
+            module, _, name = path.partition(":")
+            yield from _definition(importlib.import_module(module), name)
+    yield from ("", "## Errors", "", "| error | |", "|---|---|")
+    for node in _tree(importlib.import_module(ERRORS)).body:
+        if isinstance(node, ast.ClassDef) and node.name in penstock.__all__:
+            yield f"| `{node.name}` | {_told(node)} |"
+
+
+def _tree(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
+def _definition(module: ModuleType, name: str) -> Iterator[str]:
+    lines = inspect.getsource(module).splitlines()
+    found = [node for node in _tree(module).body if getattr(node, "name", None) == name]
+    for node in found[-1:]:  # the last of several is the one that is not only for type checkers
+        yield from ("", f"### {name}", "", _text(node))
+        if isinstance(node, ast.ClassDef):
+            yield from _fields(node, lines)
+            yield from _methods(node)
+        elif isinstance(node, ast.FunctionDef):
+            yield from ("", *_signature(node))
+
+
+def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
+    """What a class that is data has, with the comments beside it."""
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    if public := [one for one in fields if not ast.unparse(one.target).startswith("_")]:
+        yield from ("", "| | | |", "|---|---|---|")
+        for one in public:
+            kind = ast.unparse(one.annotation).replace("|", "\\|")
+            _, _, comment = lines[(one.end_lineno or one.lineno) - 1].partition("#: ")
+            given = f" = {ast.unparse(one.value)}" if one.value is not None else ""
+            yield f"| `{ast.unparse(one.target)}` | `{kind}{given}` | {comment.replace('|', chr(92) + '|')} |"
+
+
+def _methods(node: ast.ClassDef) -> Iterator[str]:
+    """The public ones; a blocking twin is mentioned beside the one that it is a twin of."""
+    found = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = {one.name: one for one in found if not _is(one, "overload")}
+    for name, method in methods.items():
+        twin_of_another = name.endswith("_sync") and name.removesuffix("_sync") in methods
+        made = name == "__init__" and node.name in MADE_BY_YOU
+        if (name.startswith("_") and not made) or twin_of_another:
+            continue
+        if not made:
+            yield from ("", f"#### {name}")
+        yield from ("", *_signature(method, node.name))
+        twin = f"From blocking code: `{name}_sync`." if f"{name}_sync" in methods else ""
+        if told := " ".join(part for part in (_text(method), twin) if part):
+            yield from ("", told)
+
+
+def _is(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
+    return any(ast.unparse(one) == decorator for one in node.decorator_list)
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str = "") -> Iterator[str]:
+    arguments = node.args
+    if owner and not _is(node, "staticmethod"):
+        (arguments.posonlyargs or arguments.args).pop(0)  # self
+    name = owner if node.name == "__init__" else node.name
+    gives = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns and node.name != "__init__" else ""
+    begin = "async def " if isinstance(node, ast.AsyncFunctionDef) else "" if node.name == "__init__" else "def "
+    yield "```python"
+    if _is(node, "property"):
+        yield f"{name}:{gives.removeprefix(' ->')}"
+    elif len(line := f"{begin}{name}({ast.unparse(arguments)}){gives}") <= WIDTH:
+        yield line
+    else:
+        yield from (f"{begin}{name}(", *(f"    {one}," for one in _each(arguments)), f"){gives}")
+    yield "```"
+
+
+def _each(arguments: ast.arguments) -> Iterator[str]:
+    """Each parameter as it was written, and the marks between them."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    given = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    for at, (one, default) in enumerate(zip(positional, given, strict=True), 1):
+        yield _one(one, default)
+        if at == len(arguments.posonlyargs):
+            yield "/"
+    if arguments.vararg:
+        yield f"*{ast.unparse(arguments.vararg)}"
+    elif arguments.kwonlyargs:
+        yield "*"
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _one(one, default)
+    if arguments.kwarg:
+        yield f"**{ast.unparse(arguments.kwarg)}"
+
+
+def _one(argument: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(argument) + (f" = {ast.unparse(default)}" if default is not None else "")
+
+
+def _text(node: ast.AST) -> str:
+    found = ast.get_docstring(node) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
+    return found or ""
+
+
+def _told(node: ast.ClassDef) -> str:
+    return " ".join(_text(node).split()).replace("|", "\\|")
+
+
+def cli() -> Iterator[str]:
+    yield from (MADE, "# Command line", "", "```", click.Context(command_line, info_name="penstock").get_help(), "```")
+    yield from _commands(command_line, click.Context(command_line, info_name="penstock"))
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None or command.hidden:
+            continue
+        inner = click.Context(command, parent=context, info_name=name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner)
+        else:
+            yield from ("", f"## {inner.command_path}", "", "```", command.get_help(inner), "```")
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"api.md": api, "cli.md": cli}
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
