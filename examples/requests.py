@@ -2,9 +2,12 @@
 
     python examples/requests.py [FILE]
 
-A line of the file is a request: how many of its parts may run at once, and the parts, `3:a:b:c:d:e`. What comes first
-in the file has the higher priority; lines with # are comments. Each request is a batch. A worker in another process
-works them off, and a listener in a third one, which runs nothing but their ends, says when each is done.
+What was wanted: a request has parts, which are worked on in parallel, but never more than so many of one request.
+Earlier requests go first. Somebody elsewhere hears when the last part is done, also if a worker died on the way.
+
+How Penstock does it: a request is a batch with a `limit` and a `priority`; `then` makes one job when it has ended. A
+line of the file is a request: its limit and its parts, `3:a:b:c:d:e`; what follows # is a comment. One process works
+on parts; another one, which runs nothing but the ends, says when each request is done.
 """
 
 import asyncio
@@ -13,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock import BatchStatus, Penstock
 
@@ -25,7 +28,8 @@ SAMPLE = """\
 # the last one has to wait, but not for ever
 2:x:y:z
 """
-FOLDER = Path(os.environ.setdefault("REQUESTS_FOLDER", tempfile.mkdtemp(prefix="requests-")))
+FOLDER = Path(os.environ.get("REQUESTS_FOLDER") or tempfile.mkdtemp(prefix="requests-"))
+os.environ["REQUESTS_FOLDER"] = str(FOLDER)  # for its other processes
 
 app = Penstock("requests", url=os.environ.get("PENSTOCK_URL", f"embedded://{FOLDER}/data"))
 running: Counter[str] = Counter()
@@ -46,31 +50,25 @@ async def ended(status: BatchStatus) -> None:
     print(f"{status.name}: {status.done} of {status.total} parts done", flush=True)
 
 
-class Request(NamedTuple):
-    name: str
-    limit: int
-    priority: int
-    parts: list[str]
+def read(text: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Of each request the number of its line, its limit and its parts."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if row := line.partition("#")[0].strip():
+            limit, *parts = row.split(":")
+            yield number, int(limit), parts
 
 
-def read(text: str) -> list[Request]:
-    """The requests of a file, by the numbers of their lines."""
-    lines = enumerate((line.partition("#")[0].strip() for line in text.splitlines()), 1)
-    rows = [(number, line.split(":")) for number, line in lines if line]
-    return [Request(f"request {n}", int(limit), min(n, 99), parts) for n, (limit, *parts) in rows]
-
-
-async def submit(requests: list[Request]) -> None:
+async def submit(text: str) -> None:
     """Send them all, and wait for the last end; the listener tells of each."""
     batches = []
-    for name, limit, priority, parts in requests:
-        async with app.batch(name, limit=limit, priority=priority, then=ended) as batch:
+    for number, limit, parts in read(text):
+        name = f"request {number}"
+        async with app.batch(name, limit=limit, priority=min(number, 99), then=ended) as batch:
             await batch.add_many(part.call(name, limit, one) for one in parts)
         batches.append(batch)
     for batch in batches:
-        results = [await job.result() async for job in batch.as_completed()]
-        assert len(results) == (await batch.wait(timeout=60)).total
-        told = await app.get_job(f"{batch.id}@then-1")  # so is the job named that `then` makes, the first time it ends
+        await batch.wait(timeout=60)
+        told = await app.get_job(f"{batch.id}@then-1")  # so is the job named that `then` makes
         await told.result(timeout=60)
 
 
@@ -83,7 +81,7 @@ async def main(file: str | None) -> None:
     helpers = [_start("parts"), _start("ends")]
     try:
         async with app:
-            await submit(read(text))
+            await submit(text)
     finally:
         for helper in helpers:
             helper.terminate()

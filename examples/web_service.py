@@ -3,22 +3,25 @@
     pip install 'penstock[http]'
     python examples/web_service.py
 
-It starts the service and two workers, posts jobs over HTTP, kills a worker in the middle of its jobs, then everything
-there is, starts all of it again, and shows that each job was done, but for the one that always fails: after three tries
-that is in the dead letter. Any language could post them; see docs/http.md.
+What was wanted: `POST` a job from any language. At most so many run at once; what is stuck goes back; a job that fails
+is tried three times; and a restart, of anything, loses nothing.
+
+How Penstock does it: `app.asgi()` is the service, a `Lane` the limit, `retries` the tries. A job that was taken is
+leased: if its worker dies, it goes back by itself. Here a service and two workers get jobs over HTTP; one worker is
+killed in the middle, then everything there is, the engine too, and all of it is started again. See docs/http.md.
 """
 
 import asyncio
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,123 +29,76 @@ import uvicorn
 
 from penstock import Lane, Penstock
 
-JOBS = 12
-FOLDER = Path(os.environ.setdefault("WEB_SERVICE_FOLDER", tempfile.mkdtemp(prefix="web-service-")))
-LEDGER = FOLDER / "ledger"
+FOLDER = Path(os.environ.get("WEB_SERVICE_FOLDER") or tempfile.mkdtemp(prefix="web-service-"))
+os.environ["WEB_SERVICE_FOLDER"] = str(FOLDER)  # for its other processes
 os.environ.setdefault("PENSTOCK_EMBEDDED_LINGER", "0.2")  # seconds that the engine outlives its last user
 
-app = Penstock("web-service", url=os.environ.get("PENSTOCK_URL", f"embedded://{FOLDER}/data"))
+app = Penstock("web-service", url=f"embedded://{FOLDER}/data")
 
 
 @app.task(name="work", lane=Lane("work", limit=3), retries=2, backoff=["200ms"])
 def work(name: str) -> str:
-    """Something that takes a while."""
-    note("start", name)
-    if name == "bad":
-        note("end", name)
-        raise ValueError("it never works")
     time.sleep(0.4)
-    note("end", name)
+    if name == "bad":
+        raise ValueError("it never works")
     return f"{name} is done"
 
 
-def note(what: str, name: str) -> None:
-    with LEDGER.open("a") as ledger:
-        ledger.write(f"{time.time()} {what} {name} {os.getpid()}\n")
-
-
-class Everything:
-    """The service and two workers; the embedded engine comes and goes with them."""
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.processes = [start("serve", str(self.port)), start("work"), start("work")]
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Again until the service is up."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Idempotency-Key": f"{path} {len(body or ())}"},
-        )
-        for _ in range(300):
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-                    return json.load(answer)
-            except ConnectionError:
-                time.sleep(0.1)
-            except urllib.error.URLError as error:
-                if not isinstance(error.reason, ConnectionError):
-                    raise
-                time.sleep(0.1)
-        raise TimeoutError("the service did not start")
-
-    def kill(self, *which: int) -> None:
-        """Without a word."""
-        for process in [self.processes[number] for number in which]:
-            process.send_signal(signal.SIGKILL)
+@contextmanager
+def everything(door: socket.socket) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """A service behind this door and two workers; at the end of the block all of them are killed, without a word."""
+    itself, number = [sys.executable, __file__], door.fileno()
+    roles = [["serve", str(number)], ["work"], ["work"]]
+    processes = [subprocess.Popen([*itself, *role], pass_fds=[number]) for role in roles]  # noqa: S603  (ourselves)
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
             process.wait()
-            note("kill", str(process.pid))
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, __file__, *arguments])  # noqa: S603  (ourselves)
+def ask(door: socket.socket, path: str, body: Any = None) -> Any:
+    """Who comes before the service is up waits at the door."""
+    url = f"http://127.0.0.1:{door.getsockname()[1]}/api/v1/jobs{path}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=90) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+async def most_at_once() -> int:
+    """What the engine wrote down while it happened."""
+    running, most = set[str](), 0
+    async for event in app.events(since="1h", kinds=["lease", "complete", "retry", "bury", "reap"]).kept():
+        running = running | {event.job} if event.kind == "lease" else running - {event.job}
+        most = max(most, len(running))
+    return most
 
 
 def main() -> None:
-    LEDGER.touch()
-    names = [f"job-{number}" for number in range(JOBS)] + ["bad"]
-    before = Everything()
-    try:
-        made = before.ask("POST", "/api/v1/jobs", [{"task": "work", "args": [name]} for name in names])
-        wait_for(2, "start")
-        before.kill(1)  # in the middle of its jobs: they go back
-        wait_for(5, "end")
-    finally:
-        before.kill(0, 2)  # and now everything
-    time.sleep(1.5)  # the engine has ended, too
-    after = Everything()
-    try:
-        found = [after.ask("GET", f"/api/v1/jobs/{job['id']}?wait=60") for job in made]
-    finally:
-        after.kill(0, 1, 2)
-    states = [job["state"] for job in found]
-    tries = next(job["attempt"] for job in found if job["state"] == "dead")
-    print(f"{len(found)} jobs, {states.count('done')} done, {states.count('dead')} dead after {tries} tries")
-    print(f"never more than {most_at_once()} at once")
-
-
-def wait_for(many: int, what: str) -> None:
-    for _ in range(600):
-        if LEDGER.read_text().count(f" {what} ") >= many:
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"no {many} lines of {what!r}")
-
-
-def most_at_once() -> int:
-    """What a killed process had begun ended with it."""
-    running: dict[str, str] = {}
-    most = 0
-    for line in LEDGER.read_text().splitlines():
-        _, what, name, pid = line.split()
-        if what == "start":
-            running[name] = pid
-            most = max(most, len(running))
-        elif what == "end":
-            running.pop(name, None)
-        else:
-            running = {one: its for one, its in running.items() if its != name}
-    return most
+    names = [f"job-{number}" for number in range(12)] + ["bad"]
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        with everything(door) as (_, worker, _):
+            jobs = ask(door, "", [{"task": "work", "args": [name]} for name in names])
+            ask(door, f"/{jobs[0]['id']}?wait=60")
+            worker.kill()
+            print(f"{len(jobs)} jobs were taken; a worker was killed in the middle of its own", flush=True)
+            ask(door, f"/{jobs[4]['id']}?wait=60")
+        time.sleep(1.5)  # the engine has ended, too
+        print("everything was killed, and is started again", flush=True)
+        with everything(door):
+            found = [ask(door, f"/{job['id']}?wait=60") for job in jobs]
+            print(f"never more than {asyncio.run(most_at_once())} at once")
+    dead = [job for job in found if job["state"] == "dead"]
+    print(f"{len(found) - len(dead)} are done, {len(dead)} is dead after {dead[0]['attempt']} tries")
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["serve", port]:
-            uvicorn.run(app.asgi(), port=int(port), log_level="warning")
+        case ["serve", number]:
+            service = uvicorn.Server(uvicorn.Config(app.asgi(), log_level="warning"))
+            service.run([socket.socket(fileno=int(number))])
         case ["work"]:
             asyncio.run(app.worker(concurrency=3, lease="1s").run())
         case _:

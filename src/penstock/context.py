@@ -75,6 +75,11 @@ class JobContext:
         return self._worker, self.id, self._number
 
     @property
+    def worker(self) -> str:
+        """The name of the worker that runs it."""
+        return self._worker
+
+    @property
     def lease(self) -> Lease:
         return self._lease
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -25,14 +25,22 @@ T = TypeVar("T")
 class Hub:
     """Everything that tasks, jobs and workers of one app share."""
 
-    def __init__(self, namespace: str, url: str | None, deadline: float, *, search: float | None = None) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        url: str | None,
+        deadline: float,
+        *,
+        search: float | None = None,
+        test_clock: Callable[[], int] | None = None,
+    ) -> None:
         """`search`: seconds that a server is looked for, if not two fifths of the deadline."""
         # Each ends a little before the one that waits for it, so that the error says what really went wrong.
         slot_key = f"penstock:{{{namespace}}}:meta".encode()
         self.endpoint = Endpoint(
             parse(url), slot_key=slot_key, deadline=search or deadline * 0.4, socket_timeout=deadline * 0.5
         )
-        self.engine = Engine(self.endpoint, namespace, deadline=deadline * 0.9)
+        self.engine = Engine(self.endpoint, namespace, deadline=deadline * 0.9, test_clock=test_clock)
         self._token = secrets.token_hex(6)
         self.views = Views(self.engine)
         self.producer = Producer(self.engine, deadline)

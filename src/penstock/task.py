@@ -103,6 +103,11 @@ class Task(Generic[P, R, T]):
             changed=self._changed | options.keys(),
         )
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The options that `using` gave."""
+        return self._changed
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A job to be sent later, alone or with others; its arguments are checked here."""
         bound = self.signature.bind(args, kwargs)

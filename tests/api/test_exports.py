@@ -83,15 +83,16 @@ def test_steering_is_no_error_of_ours() -> None:
         assert not issubclass(steer, penstock.PenstockError)
 
 
-def test_importing_it_connects_to_nothing_starts_nothing_and_imports_no_edge() -> None:
+def test_importing_it_connects_to_nothing_starts_nothing_and_imports_no_edge(tmp_path: Path) -> None:
     program = (
         "import sys, threading, penstock\n"
         "app = penstock.Penstock('never-connected')\n"
         "assert threading.active_count() == 1\n"
         "print([name for name in sys.modules if name.startswith('penstock.cli') or name == 'click'])\n"
     )
-    folder = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().strip() == "[]"
-    assert not (folder / ".penstock").exists()
+    assert not (tmp_path / ".penstock").exists()

@@ -20,6 +20,7 @@ from penstock import (
     Worker,
     current_job,
 )
+from penstock.testing import Enqueued, Sandbox
 
 app = Penstock("shop")
 
@@ -137,6 +138,24 @@ async def workers() -> None:
         assert_type(worker, Worker)
     await app.worker(queues="mail,default").run()
     await app.run_until_idle()
+
+
+async def testing() -> None:
+    async with Sandbox(app, inline=True, schedules=False) as sandbox:
+        assert_type(sandbox, Sandbox)
+        assert_type(sandbox.assert_enqueued(send.using(delay="10m").call(7), times=1), list[Enqueued])
+        assert_type(sandbox.enqueued(send, where={"user": 7})[0].arguments, dict[str, Any])
+        sandbox.assert_not_enqueued(resize)
+        sandbox.clock.advance("1h")
+        assert_type(sandbox.clock.now(), datetime)
+        await sandbox.run_until_idle(queues="mail")
+        await sandbox.run_for("1d")
+        with sandbox.inline(raises=False):
+            await send.enqueue(7)
+    with Sandbox(app) as sandbox:
+        sandbox.run_until_idle_sync()
+        sandbox.assert_enqueued(send.call("seven"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        sandbox.assert_enqueued("send")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @app.task

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import hiredis
 from redis import exceptions as redis_errors
@@ -56,6 +56,19 @@ class Call(Generic[T]):
         return self.link.run_sync(self)
 
 
+class Spy(Protocol):
+    """For tests: sees what the server is told and answers, and may act upon it before whoever asked goes on."""
+
+    def saw(self, call: Call[Any], answer: Any) -> None:
+        """A call and its raw answer, however it was sent."""
+
+    async def after(self, verb: str) -> None:
+        """A call that was awaited by itself has been answered."""
+
+    def after_sync(self, verb: str) -> None:
+        """The same for one from blocking code."""
+
+
 class Link:
     """The way to one namespace on one server."""
 
@@ -66,8 +79,9 @@ class Link:
         self.keys = keys
         self.deadline = deadline
         self.stop_at = 0  #: test build only: the redis.call at which scripts stop
+        self.spy: Spy | None = None
         self._pause = SHORTEST_PAUSE  #: before it sends again: what is lost already is not tried ten times more
-        self._clock = test_clock
+        self.test_clock = test_clock
         scripts = load(test=test_clock is not None)
         self._scripts = scripts
         self._keys = {name: [keys(key) for key in script.keys] for name, script in scripts.items()}
@@ -78,11 +92,17 @@ class Link:
     async def run(self, call: Call[T]) -> T:
         """Send one call, again if need be, and decode its answer."""
         (answer,) = await self.together(call)
+        if self.spy is not None:
+            await self.spy.after(call.script.name)
         return call.decode(answer)
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
-        return await self.ask(lambda client: self._send(client, calls))
+        answers = await self.ask(lambda client: self._send(client, calls))
+        if self.spy is not None:
+            for call, answer in zip(calls, answers, strict=True):
+                self.spy.saw(call, answer)
+        return answers
 
     async def ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
@@ -106,7 +126,11 @@ class Link:
 
     def run_sync(self, call: Call[T]) -> T:
         """Send one call from blocking code."""
-        return call.decode(self.ask_sync(lambda client: self._send_sync(client, call)))
+        answer = self.ask_sync(lambda client: self._send_sync(client, call))
+        if self.spy is not None:
+            self.spy.saw(call, answer)
+            self.spy.after_sync(call.script.name)
+        return call.decode(answer)
 
     def ask_sync(self, question: Callable[[Any], T]) -> T:
         """The same from blocking code."""
@@ -152,7 +176,7 @@ class Link:
         return self._command("EVAL", self._scripts["init"].text, self.call("init", (), bytes))
 
     def _test_args(self) -> tuple[Argument, ...]:
-        return (self._clock(), self.stop_at) if self._clock else ()
+        return (self.test_clock(), self.stop_at) if self.test_clock else ()
 
 
 async def _trip(client: Any, commands: list[list[Argument]]) -> list[Any]:

@@ -32,11 +32,11 @@ log = logging.getLogger("penstock.embedded")
 class Embedded:
     """One user of a data directory's server, who lives no longer than this process."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, announce: bool = True) -> None:
         self._users: int | None = None
         self._releases = 0
         self._data = data.resolve()
-        self._announced = False
+        self._announced = not announce
         alive = weakref.WeakMethod(self.release)
         # A forked child is a user only once it asks for the server itself.
         os.register_at_fork(after_in_child=lambda: (release := alive()) and release())

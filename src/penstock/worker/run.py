@@ -103,9 +103,9 @@ class Runner:
             return await self._call(running, task, envelope, args, kwargs)
         except asyncio.CancelledError as error:
             # Ours if we stopped it; else the task raised it by itself, and that is a failure like any other.
-            return Back() if running.stopped else judge(lease, error, self._policy(task, envelope))
+            return Back() if running.stopped else judge(lease, error, policy_of(task, envelope))
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
-            return judge(lease, error, self._policy(task, envelope))
+            return judge(lease, error, policy_of(task, envelope))
         finally:
             if running.context.unsaid:
                 await running.context.flush()
@@ -168,15 +168,17 @@ class Runner:
         """A thread ran on although its time is over: how its job ends, once its process has."""
         task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
         error = TimeoutError("it ran longer than its timeout, and its thread did not stop")
-        self.overrun(context.id, judge(context.lease, error, self._policy(task, envelope)))
+        self.overrun(context.id, judge(context.lease, error, policy_of(task, envelope)))
 
-    def _policy(self, task: Task[..., Any, Any], envelope: Envelope) -> Policy:
-        options = task.options
-        return Policy(
-            backoff.unpack(tuple(envelope.backoff)) if envelope.backoff else options.backoff,
-            options.retry_on if envelope.retry_on is None else tuple(envelope.retry_on),
-            options.give_up_on if envelope.give_up_on is None else tuple(envelope.give_up_on),
-        )
+
+def policy_of(task: Task[..., Any, Any], envelope: Envelope) -> Policy:
+    """What its task says, unless the job says otherwise."""
+    options = task.options
+    return Policy(
+        backoff.unpack(tuple(envelope.backoff)) if envelope.backoff else options.backoff,
+        options.retry_on if envelope.retry_on is None else tuple(envelope.retry_on),
+        options.give_up_on if envelope.give_up_on is None else tuple(envelope.give_up_on),
+    )
 
 
 @asynccontextmanager

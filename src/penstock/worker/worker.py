@@ -10,7 +10,7 @@ import random
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
@@ -89,10 +89,17 @@ class Worker:
     ) -> None:
         await self._stack.aclose()
 
-    async def until_idle(self) -> None:
-        """Until nothing is ready or running in its queues; what is paused or scheduled for later stays."""
+    def serves(self, queue: str) -> bool:
+        return not {"*", queue}.isdisjoint(self._queues.names)
+
+    async def until_idle(self, idle: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Until nothing is ready or running in its queues; what is paused or scheduled for later stays.
+
+        Or until `idle` says that it is.
+        """
         views = self._program.hub().views
-        while not await is_idle(self._engine, views, self._queues.names):
+        done = idle or (lambda: is_idle(self._engine, views, self._queues.names))
+        while not await done():
             self._fetcher.look()
             await self._fetcher.quiet()
 

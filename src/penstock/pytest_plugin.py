@@ -1,0 +1,68 @@
+"""The pytest plugin: the fixture `penstock` is a sandbox around your app. It is there when Penstock is installed.
+
+It imports the rest of Penstock with the first test that needs it, so that other tests do not wait for that.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.app import Penstock
+    from penstock.testing import Sandbox
+
+_WHICH = (
+    'which app is to be tested? Name it in pyproject.toml, [tool.penstock] app = "module:attribute", '
+    "or write a fixture penstock_app that returns it"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "penstock(inline=True, schedules=False): run at once what the test enqueues, leave out the code's schedules",
+    )
+
+
+@pytest.fixture(scope="session")
+def penstock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server of this test run: $PENSTOCK_TEST_URL, or an embedded one that the processes of xdist share."""
+    from penstock.testing.server import VARIABLE, serve  # noqa: PLC0415  (see above)
+
+    if given := os.environ.get(VARIABLE):
+        yield given
+        return
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
+    url, user = serve(Path(shared) / "penstock")
+    yield url
+    user.release()
+
+
+@pytest.fixture(scope="session")
+def penstock_app() -> "Penstock":
+    """The app that is tested; override it if it is not the one that the project names."""
+    from penstock.app import Penstock  # noqa: PLC0415  (see above)
+    from penstock.settings import load  # noqa: PLC0415
+
+    module, _, attribute = (load({}).app or "").partition(":")
+    if not module:
+        pytest.fail(_WHICH, pytrace=False)
+    found: Any = getattr(importlib.import_module(module), attribute or "app", None)
+    if not isinstance(found, Penstock):
+        pytest.fail(f"{module}:{attribute or 'app'} is {found!r} and no Penstock; {_WHICH}", pytrace=False)
+    return found
+
+
+@pytest.fixture
+def penstock(request: pytest.FixtureRequest, penstock_app: "Penstock", penstock_url: str) -> "Iterator[Sandbox]":
+    """A sandbox around the app, open for this test: see `penstock.testing.Sandbox`."""
+    from penstock.testing import Sandbox  # noqa: PLC0415  (see above)
+
+    marker = request.node.get_closest_marker("penstock")
+    with Sandbox(penstock_app, url=penstock_url, **(marker.kwargs if marker else {})) as sandbox:
+        yield sandbox

@@ -1,0 +1,239 @@
+"""Inline runs: whatever may run has run, here, before the call that enqueued it returns.
+
+The job is stored, leased and settled as everywhere, so arguments and results travel through the codec and a handle's
+`status` and `result` are real. What differs: tries follow each other without waiting; a `def` task that blocking code
+enqueued runs in that code's own thread, where its database transaction is; and the error of a job that died is raised.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.codec import encode_result, open_envelope
+from penstock.context import JobContext, context_or_none, enter, leave, running_on_loop
+from penstock.engine.answers import Lease, Leased
+from penstock.engine.engine import Engine
+from penstock.engine.link import Call
+from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockError
+from penstock.program import Program
+from penstock.task import Task
+from penstock.worker.fetch import Numbers
+from penstock.worker.outcome import Again, Dead, Done, Outcome, Raised, describe, judge
+from penstock.worker.processes import Processes
+from penstock.worker.run import Runner, Running, policy_of
+from penstock.worker.settle import Settled, settle
+from penstock.worker.unknown import Unknown
+
+T = TypeVar("T")
+
+LIFE: Final = 86_400_000  #: ms that it counts as alive; it holds a job only while it runs it
+MAKES_READY: Final = frozenset({"enqueue", "seal_batch", "revive", "run_cron", "retry_batch", "resume", "tune"})
+
+#: The errors of jobs that died within the outermost call that enqueued something, as long as that lasts.
+_deaths: ContextVar[list[BaseException] | None] = ContextVar("penstock_inline", default=None)
+
+
+class Inline:
+    """A worker of one job at a time, that works in whoever enqueues."""
+
+    def __init__(self, program: Program, engine: Engine, *, raises: bool) -> None:
+        self._program = replace(program, middlewares=[self._caught, *program.middlewares])
+        self._engine = engine
+        self._raises = raises
+        self._errors: dict[str, BaseException] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Under a name that was never used: a clock that runs may outlive a worker that does nothing."""
+        self._worker, self._numbers = "inline-" + secrets.token_hex(6), Numbers()
+        self._engine.register(self._worker, LIFE).sync()
+
+    # On an event loop
+
+    async def run(self) -> None:
+        """Until nothing is ready; inside a job that runs so, its errors are left to the outermost."""
+        with self._raising():
+            await self._rounds()
+
+    async def _rounds(self) -> None:
+        async with AsyncExitStack() as stack:
+            runner: Runner | None = None
+            while True:
+                number, call = self._lease()
+                number, lease = self._answered(number, await call)
+                if lease is None:
+                    return
+                runner = runner or await self._runner(stack)
+                running = Running(lease, self._worker, number, runner.context(lease, self._worker, number))
+                outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
+                for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+                    await settling
+                if isinstance(outcome, Again):
+                    await self._engine.reschedule([lease.id], 0)
+                self._bury(lease, outcome)
+
+    async def _runner(self, stack: AsyncExitStack) -> Runner:
+        processes = Processes(1)
+        stack.push_async_callback(processes.close)
+        lifespan = self._program.lifespan
+        state = await stack.enter_async_context(lifespan()) if lifespan else None
+        threads = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="penstock"))
+        return Runner(self._program, self._engine, threads, processes, Unknown(self._program.hub().views), state)
+
+    # In blocking code
+
+    def run_sync(self) -> None:
+        if running_on_loop():
+            with ThreadPoolExecutor(1) as thread:  # this thread cannot run another loop
+                thread.submit(copy_context().run, self.run_sync).result()
+            return
+        with self._raising():
+            self._rounds_sync()
+
+    def _rounds_sync(self) -> None:
+        while True:
+            number, call = self._lease()
+            number, lease = self._answered(number, call.sync())
+            if lease is None:
+                return
+            outcome = self._run_sync(lease, number)
+            for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+                settling.sync()
+            if isinstance(outcome, Again):
+                self._engine.reschedule([lease.id], 0).sync()
+            self._bury(lease, outcome)
+
+    def _run_sync(self, lease: Lease, number: int) -> Outcome:
+        task = self._program.tasks.get(lease.found.ready.task)
+        if task is None or task.is_async or task.options.executor == "process":
+            return asyncio.run(self._run_on_loop(lease, number))
+        with self._lifespan() as state:
+            context = JobContext(lease, self._worker, number, self._engine, state)
+            return self._run_here(lease, task, context)
+
+    def _run_here(self, lease: Lease, task: Task[..., Any, Any], context: JobContext) -> Outcome:
+        """As `Runner.run` does it, in this thread and without a loop."""
+        try:
+            envelope = open_envelope(lease.payload)
+            args, kwargs = task.signature.decode(envelope.args, envelope.status)
+        except (msgspec.MsgspecError, BadArguments) as error:
+            return Dead("undecodable", describe(error))
+        context.tags = tuple(envelope.tags)
+        token = enter(context)
+        try:
+            value = _finish(self._wrapped(context, task, args, kwargs), task)
+        except Exception as error:  # noqa: BLE001  (whatever the task raises)
+            return judge(lease, error, policy_of(task, envelope))
+        finally:
+            leave(token)
+        try:
+            return Done(encode_result(value))
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
+            return Dead("result_not_storable", describe(error))
+
+    @contextmanager
+    def _lifespan(self) -> Iterator[Any]:
+        """What the app's lifespan gives; its loop stands still meanwhile."""
+        if self._program.lifespan is None:
+            yield None
+            return
+        stack = AsyncExitStack()
+        with asyncio.Runner() as loop:
+            state = loop.run(stack.enter_async_context(self._program.lifespan()))
+            try:
+                yield state
+            finally:
+                loop.run(stack.aclose())
+
+    async def _run_on_loop(self, lease: Lease, number: int) -> Outcome:
+        async with AsyncExitStack() as stack:
+            runner = await self._runner(stack)
+            context = runner.context(lease, self._worker, number)
+            return await runner.run(Running(lease, self._worker, number, context))
+
+    def _wrapped(
+        self, context: JobContext, task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        async def call() -> Any:
+            return task.function(*args, **kwargs)
+
+        def around(middleware: Callable[..., Awaitable[Any]], inner: Callable[[], Any]) -> Callable[[], Any]:
+            return lambda: middleware(context, inner)
+
+        chain: Callable[[], Any] = call
+        for middleware in reversed(self._program.middlewares):
+            chain = around(middleware, chain)
+        found: Coroutine[Any, Any, Any] = chain()
+        return found
+
+    # Both
+
+    def _lease(self) -> tuple[int, Call[Leased]]:
+        number = self._numbers.take()
+        return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
+
+    def _answered(self, number: int, answer: Leased) -> tuple[int, Lease | None]:
+        """The number of the call that was answered, and the job that it gave."""
+        self._numbers.answered(number)
+        if answer.word != "unknown":
+            return number, answer.leases[0] if answer.leases else None
+        self._begin()
+        number, call = self._lease()
+        return self._answered(number, call.sync())
+
+    async def _caught(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """The outermost middleware: it keeps what a job raises, for an outcome only describes it."""
+        try:
+            return await call_next()
+        except Exception as error:
+            self._errors[job.id] = error
+            raise
+
+    def _bury(self, lease: Lease, outcome: Outcome) -> None:
+        error = self._errors.pop(lease.id, None)
+        deaths = _deaths.get()
+        if isinstance(outcome, Dead) and deaths is not None:
+            deaths.append(_described(lease, outcome) if error is None or isinstance(error, Raised) else error)
+
+    @contextmanager
+    def _raising(self) -> Iterator[None]:
+        """Raise the first error of jobs that died in this block, unless it is inside another job."""
+        if _deaths.get() is not None or context_or_none() is not None:
+            yield
+            return
+        deaths: list[BaseException] = []
+        token = _deaths.set(deaths)
+        try:
+            yield
+        finally:
+            _deaths.reset(token)
+        if self._raises and deaths:
+            raise deaths[0]
+
+
+def _described(lease: Lease, dead: Dead) -> Exception:
+    """The error of a job that raised none itself: it took too long, or what it returned cannot be stored."""
+    found = json.loads(dead.error)
+    if found.get("type") == "TimeoutError":
+        return TimeoutError(found["message"])
+    text = f"{dead.reason}: {found.get('type')}: {found.get('message')}"
+    return JobFailed(f"job {lease.id} of {lease.found.ready.task} is dead ({text})")
+
+
+def _finish(work: Coroutine[Any, Any, T], task: Task[..., Any, Any]) -> T:
+    """The value of a coroutine that waits for nothing, without an event loop: the task sees none, as in a thread."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise PenstockError(f"{task.name}: a middleware waits for something: enqueue from async code in a test of this")

@@ -1,0 +1,297 @@
+"""A sandbox: an app that keeps its jobs apart, in a namespace of one test, on a clock of its own."""
+
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, cast
+
+from penstock.app import Penstock
+from penstock.context import running_on_loop
+from penstock.engine.answers import Placed
+from penstock.engine.engine import Engine, NewJob
+from penstock.engine.link import Call as EngineCall
+from penstock.errors import PenstockError
+from penstock.hub import Hub
+from penstock.job import read_header
+from penstock.producer import Producer
+from penstock.schedule import Spec, first
+from penstock.task import Call, Task
+from penstock.testing.clock import Clock
+from penstock.testing.due import MOVED, NEVER, Due
+from penstock.testing.inline import MAKES_READY, Inline
+from penstock.testing.record import Enqueued, Record, expect, listed, missed
+from penstock.testing.server import default_url
+from penstock.times import Duration, milliseconds
+from penstock.worker.worker import Worker
+
+AnyTask = Task[..., Any, Any]
+
+
+class Sandbox:
+    """While it is open, whatever the app does happens here: `with Sandbox(app) as sandbox: ...`, or `async with`.
+
+    It is the real engine on a real server, `url` or one that is started for the purpose. Nothing of it stays. With
+    `inline` what is enqueued runs at once; without `schedules` those of the code are left out.
+    """
+
+    def __init__(self, app: Penstock, *, url: str | None = None, inline: bool = False, schedules: bool = True) -> None:
+        self.app = app
+        self._url = url
+        self.clock = Clock(self._moved)
+        self._starts_inline = inline
+        self._has_schedules = schedules
+        self._left_out: dict[str, Spec] = {}
+        self._inline: Inline | None = None
+        self._record = Record(app.tasks)
+        self._cleared: set[str] = set()
+        self._hub: Hub | None = None
+        self._outer: Hub | None = None
+
+    def __repr__(self) -> str:
+        return f"<Sandbox of {self.app.name}, {len(self._record.jobs)} jobs enqueued>"
+
+    # Opening and closing
+
+    def __enter__(self) -> Self:
+        if self._hub is not None:
+            raise PenstockError("this sandbox is open already: make another")
+        settings, name = self.app.settings, f"test-{secrets.token_hex(6)}"
+        self._hub = Hub(name, self._url or default_url(), settings.deadline / 1000, test_clock=self.clock)
+        self._hub.engine.link.spy = self
+        self._hub.producer = cast("Producer", _Sender(self._hub.producer, self))
+        self._outer, self.app._hub = self.app._hub, self._hub  # noqa: SLF001  (its other half)
+        self._declare(self._hub.engine)
+        self._inline = self._new_inline(raises=True) if self._starts_inline else None
+        return self
+
+    def _declare(self, engine: Engine) -> None:
+        """Make the schedules of the code known, so that they are reckoned from here on; or leave them out."""
+        schedules = self.app.program.schedules
+        if not self._has_schedules:
+            self._left_out = dict(schedules)
+            schedules.clear()
+        for schedule, spec in schedules.items():
+            engine.set_cron(schedule, spec, first(schedule, spec, self.clock()), source="code").sync()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hub = self._open
+        self.app._hub, self._hub = self._outer, None  # noqa: SLF001  (the same)
+        self.app.program.schedules.update(self._left_out)
+        hub.engine.link.ask_sync(lambda client: client.delete(*hub.engine.all_keys()))
+        hub.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hub = self._open
+        self.__exit__(kind, error, trace)
+        await hub.aclose()
+
+    @property
+    def _open(self) -> Hub:
+        if self._hub is None:
+            raise PenstockError("this sandbox is not open: with Sandbox(app) as sandbox: ...")
+        return self._hub
+
+    # Running
+
+    def run_until_idle(
+        self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Run what is ready or due until nothing is; what is due later, retries too, stays until the clock moves."""
+        _only_on_loop("run_until_idle")
+        return self._run_until_idle(queues, concurrency)
+
+    def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
+        """The same from blocking code."""
+        _not_on_loop("run_until_idle")
+        self._open.run(self._run_until_idle(queues, concurrency))
+
+    async def _run_until_idle(self, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
+        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
+            await self._drain(worker)
+
+    def run_for(
+        self,
+        duration: Duration,
+        *,
+        queues: Sequence[str] | str | None = None,
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Let time pass while a worker works: what falls due in it, retries and schedules too, runs at its time."""
+        _only_on_loop("run_for")
+        return self._run_for(duration, queues, concurrency)
+
+    def run_for_sync(
+        self,
+        duration: Duration,
+        *,
+        queues: Sequence[str] | str | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """The same from blocking code."""
+        _not_on_loop("run_for")
+        self._open.run(self._run_for(duration, queues, concurrency))
+
+    async def _run_for(self, duration: Duration, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
+        end, was_ticking = self.clock() + milliseconds(duration, "duration"), self.clock.is_ticking
+        self.clock.freeze()
+        async with self.app.worker(queues=queues, concurrency=concurrency) as worker:
+            while 0 <= (due := await self._drain(worker)) <= end:
+                self.clock.skip_to(due)
+            self.clock.skip_to(end)
+            await self._drain(worker)
+        if was_ticking:
+            self.clock.tick()
+
+    async def _drain(self, worker: Worker) -> int:
+        """Until nothing is ready or running at this moment; when the next thing is due."""
+        views, due, at = self._open.views, Due(self._open.engine), NEVER
+
+        async def idle() -> bool:
+            # The worker has a timer, too: only if nothing happened meanwhile do the answers belong together.
+            nonlocal at
+            before = await views.last_event()
+            if await self._is_busy(worker):
+                return False
+            at = await due.bring()
+            return at != MOVED and await views.last_event() == before
+
+        await worker.until_idle(None if self.clock.is_ticking else idle)
+        return at
+
+    async def _is_busy(self, worker: Worker) -> bool:
+        counts, paused = await self._open.views.counts(), await self._open.views.queues()
+        served = [states for name, states in counts.items() if worker.serves(name) and not paused.get(name)]
+        return any(states.get(state) for states in served for state in ("ready", "running"))
+
+    @contextmanager
+    def inline(self, *, raises: bool = True) -> Iterator[None]:
+        """Within this block what is enqueued has run when the call returns; the error of one that died is raised.
+
+        Tries follow each other without waiting, what is delayed stays. Without `raises` errors stay in their jobs.
+        """
+        before, self._inline = self._inline, self._new_inline(raises=raises)
+        try:
+            yield
+        finally:
+            self._inline = before
+
+    def _new_inline(self, *, raises: bool) -> Inline:
+        return Inline(self.app.program, self._open.engine, raises=raises)
+
+    # What was enqueued
+
+    def enqueued(
+        self, task: AnyTask | Call[Any] | None = None, where: Mapping[str, Any] | None = None
+    ) -> list[Enqueued]:
+        """Every job that was enqueued since the sandbox was opened, or those that match, in their order.
+
+        A task matches all of its jobs, or those with the arguments in `where`; a call those with its arguments and with
+        the options that `.using(...)` gave it. Jobs that schedules and batches make are among them.
+        """
+        self._look()
+        jobs = [job for job in self._record.jobs.values() if job.id not in self._cleared]
+        if task is None:
+            return jobs
+        expected = expect(task, where)
+        return [job for job in jobs if expected.matches(job)]
+
+    def assert_enqueued(
+        self, task: AnyTask | Call[Any], where: Mapping[str, Any] | None = None, *, times: int | None = None
+    ) -> list[Enqueued]:
+        """At least one such job was enqueued, or exactly so many; AssertionError shows what was instead."""
+        __tracebackhide__ = True
+        found = self.enqueued(task, where)
+        if (times is None and not found) or (times is not None and len(found) != times):
+            raise AssertionError(missed(expect(task, where), self.enqueued(), times, len(found)))
+        return found
+
+    def assert_not_enqueued(
+        self, task: AnyTask | Call[Any] | None = None, where: Mapping[str, Any] | None = None
+    ) -> None:
+        """No such job was enqueued; without a task: none at all."""
+        __tracebackhide__ = True
+        if found := self.enqueued(task, where):
+            wanted = "no job at all" if task is None else f"not to be enqueued: {expect(task, where)}"
+            raise AssertionError(f"expected {wanted}\n{listed(found)}")
+
+    def clear(self) -> None:
+        """Forget what was enqueued so far; the jobs themselves stay."""
+        self._look()
+        self._cleared |= self._record.jobs.keys()
+
+    def _look(self) -> None:
+        """Also at jobs that the engine made and nobody ran yet."""
+        engine = self._open.engine
+        link = engine.link
+        stored: dict[bytes, bytes] = link.ask_sync(lambda client: client.hgetall(engine.keys("jobs")))
+        fresh = [job_id for job_id in stored if job_id and job_id.decode() not in self._record.jobs]
+        if fresh:
+            payloads = link.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
+            for job_id, payload in zip(fresh, payloads, strict=True):
+                if payload is not None:
+                    self._record.add_stored(job_id.decode(), read_header(stored[job_id]), payload)
+
+    # What its app's calls tell it
+
+    def saw(self, call: EngineCall[Any], answer: Any) -> None:
+        self._record.saw(call, answer)
+
+    async def after(self, verb: str) -> None:
+        if verb in MAKES_READY and verb != "enqueue":
+            await self.run_inline()
+
+    def after_sync(self, verb: str) -> None:
+        if self._inline is not None and verb in MAKES_READY:
+            self._inline.run_sync()
+
+    async def run_inline(self) -> None:
+        if self._inline is not None:
+            await self._inline.run()
+
+    def _moved(self) -> None:
+        """Time was moved: workers in the background stay alive, and look what is due."""
+        if self._hub is None:
+            return
+        engine = self._hub.engine
+        names = engine.link.ask_sync(lambda client: client.zrange(engine.keys("workers"), 0, -1))
+        workers = [name.decode() for name in names if name]
+        if workers:
+            engine.renew(self.app.settings.lease, workers).sync()
+            engine.link.ask_sync(lambda client: client.execute_command("SPUBLISH", engine.keys.timer, "moved"))
+
+
+class _Sender:
+    """The producer, after which what it sent runs inline, in the task of whoever sent it."""
+
+    def __init__(self, producer: Producer, sandbox: Sandbox) -> None:
+        self._producer = producer
+        self._sandbox = sandbox
+
+    async def enqueue(self, job: NewJob) -> Placed:
+        placed = await self._producer.enqueue(job)
+        await self._sandbox.run_inline()
+        return placed
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
+        async for placed in self._producer.enqueue_many(jobs):
+            yield placed
+        await self._sandbox.run_inline()
+
+
+def _only_on_loop(name: str) -> None:
+    """A coroutine that a blocking test forgets is a test that tests nothing."""
+    if not running_on_loop():
+        raise PenstockError(f"{name}() is for async tests, which await it: use {name}_sync() in blocking code")
+
+
+def _not_on_loop(name: str) -> None:
+    if running_on_loop():
+        raise PenstockError(f"{name}_sync() would block the event loop that has to run the jobs: await {name}()")
