@@ -6,6 +6,7 @@ Needs wrk. All on loopback, in turns, because a machine is not the same from one
 import asyncio
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 from benchmarks import server
 from penstock import Penstock
+from penstock.http.punctual import Punctual
 
 ROUNDS: Final = 5
 SECONDS: Final = 3
@@ -47,12 +49,27 @@ async def _only_answer(request: Request) -> JSONResponse:
 
 def _serve(which: str, port: int, url: str) -> None:
     bare = Starlette(routes=[Route("/api/v1/jobs", _only_answer, methods=["POST"])])
-    uvicorn.run(bare if which == "bare" else _app(url).asgi(), port=port, log_level="warning", access_log=False)
+    if which == "bare":
+        uvicorn.run(bare, port=port, log_level="warning", access_log=False)
+    else:
+        uvicorn.run(_app(url).asgi(), port=port, log_level="warning", access_log=False, http=Punctual)
 
 
 def _start(which: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
     port = server._free_port()  # noqa: SLF001  (its neighbour)
     return subprocess.Popen([sys.executable, "-m", "benchmarks.service", which, str(port), url]), port
+
+
+def _wait_for(port: int) -> None:
+    """Until somebody listens there, a minute at most."""
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError(f"nobody listens on port {port}")
 
 
 def _wrk(script: Path, port: int, connections: int) -> tuple[float, int]:
@@ -115,7 +132,8 @@ def main() -> None:
     with server.running() as (one, _), tempfile.TemporaryDirectory() as folder:
         processes = [_start("bare", one.url), _start("ours", one.url)]
         try:
-            time.sleep(2)
+            for _process, port in processes:
+                _wait_for(port)
             _measure(Path(folder), one.url, processes[0][1], processes[1][1])
         finally:
             for process, _port in processes:

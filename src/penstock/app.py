@@ -382,7 +382,7 @@ class Penstock:
         return QueueControl(self.program, queue_name(name))
 
     def jobs(self, *, limit: int | None = None, **which: Any) -> Selection:
-        """Jobs by `queue`, `task`, `state`, `tag`, `error`, `group`, `older_than`, `newer_than`.
+        """Jobs by `queue`, `task`, `state`, `tag`, `error`, `group`, `batch`, `older_than`, `newer_than`.
 
         `async for` gives all, `await` a list of the first hundred or `limit`; `count`, `retry`, `cancel`, `move` and
         `discard` take them all together.

@@ -67,25 +67,15 @@ class Batch:
     async def open(self) -> "Self":
         """Have it stored; the first use of any kind does so, too."""
         if not self._is_open:
-            self._opened(await self._hub().engine.open_batch(self._new))
+            check_opened(self._new, await self._hub().engine.open_batch(self._new))
+            self._is_open = True
         return self
 
     def open_sync(self) -> "Self":
         if not self._is_open:
-            self._opened(self._hub().engine.open_batch(self._new).sync())
+            check_opened(self._new, self._hub().engine.open_batch(self._new).sync())
+            self._is_open = True
         return self
-
-    def _opened(self, word: str) -> None:
-        if word == "exists":
-            raise BadOption(
-                f"batch {self.id} exists already: use get_batch to go on with it, or another id; an ended batch has its"
-                " id until it is forgotten (keep)"
-            )
-        if word == "deep":
-            raise BadOption(f"batch {self.name!r}: not more than {DEEPEST} batches are inside each other")
-        if word != "created":
-            raise _refusal(self._new.parent, word)
-        self._is_open = True
 
     async def seal(self) -> None:
         """It takes no more members; it ends with the last of them, at once if there is none."""
@@ -205,7 +195,7 @@ class Batch:
 
     def _placed(self, call: Call[R], placed: Placed) -> Job[R]:
         if placed.word not in {"created", "exists", "unique"}:
-            raise _refusal(self.id, placed.word)
+            raise refusal(self.id, placed.word)
         return call.task.job(placed.id, created=placed.word == "created")
 
     # How it stands, and how it ends
@@ -292,10 +282,8 @@ class Batch:
 
     async def cancel(self, reason: str = "cancelled") -> BatchStatus:
         """No more members, and none starts; those that wait are cancelled, those that run are told."""
-        await self.open()
-        self._known(await self._hub().engine.cancel_batch(self.id, reason))
-        while (await self._hub().engine.do_chores("cancel", self.id)).more:
-            pass
+        await self.begin_cancel(reason)
+        await self.work_off("cancel")
         return await self.status()
 
     def cancel_sync(self, reason: str = "cancelled") -> BatchStatus:
@@ -307,10 +295,23 @@ class Batch:
 
     async def retry_failed(self) -> int:
         """Run all dead members again; how many there were. After the end this is the next generation."""
+        await self.begin_retry()
+        return await self.work_off("retry")
+
+    async def begin_cancel(self, reason: str = "cancelled") -> None:
+        """The first step of `cancel`: from now on no member starts. What is left to do is also done by any worker."""
+        await self.open()
+        self._known(await self._hub().engine.cancel_batch(self.id, reason))
+
+    async def begin_retry(self) -> None:
+        """The first step of `retry_failed`; what is left to do is also done by any worker."""
         self._retried(await self._hub().engine.retry_batch(self.id, secrets.token_hex(8)))
+
+    async def work_off(self, what: Literal["cancel", "retry"]) -> int:
+        """Page by page, what these two began; how many members that were."""
         seen, more = 0, True
         while more:
-            moved, _, _, more = await self._hub().engine.do_chores("retry", self.id)
+            moved, _, _, more = await self._hub().engine.do_chores(what, self.id)
             seen += moved
         return seen
 
@@ -333,7 +334,7 @@ class Batch:
 
     def _known(self, word: str) -> None:
         if word == "missing":
-            raise _refusal(self.id, "unknown")
+            raise refusal(self.id, "unknown")
 
     def _retried(self, word: str) -> None:
         self._known(word)
@@ -342,7 +343,7 @@ class Batch:
 
     def _found(self, status: BatchStatus | None) -> BatchStatus:
         if status is None:
-            raise _refusal(self.id, "unknown")
+            raise refusal(self.id, "unknown")
         return status
 
 
@@ -378,6 +379,19 @@ def new_batch(
         keep=milliseconds(keep, "keep"),
         spec=BatchSpec(*(_ending(what, tasks[what], sample) for what in _ENDINGS)),
     )
+
+
+def check_opened(new: NewBatch, word: str) -> None:
+    """What the engine said to opening a batch, as an error if it could not be."""
+    if word == "exists":
+        raise BadOption(
+            f"batch {new.id} exists already: use get_batch to go on with it, or another id; an ended batch has its id"
+            " until it is forgotten (keep)"
+        )
+    if word == "deep":
+        raise BadOption(f"batch {new.name!r}: not more than {DEEPEST} batches are inside each other")
+    if word != "created":
+        raise refusal(new.parent, word)
 
 
 def batch_name(value: str) -> str:
@@ -451,7 +465,8 @@ def _settings(priority: int | None, limit: int | None) -> dict[str, int | None]:
     }
 
 
-def _refusal(batch_id: str, word: str) -> PenstockError:
+def refusal(batch_id: str, word: str) -> PenstockError:
+    """Why a batch does not take a member, by the word that the engine said."""
     if word == "unknown":
         return BatchNotFound(f"no batch {batch_id!r} is known here; one is forgotten some time after its end (keep)")
     return BatchSealed(f"batch {batch_id} is {word} and takes no more members: open another one")

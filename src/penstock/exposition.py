@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
+#: Upper bounds, in seconds, of the ranges in which waits and runs are counted.
+RANGES: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

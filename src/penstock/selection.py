@@ -35,12 +35,13 @@ class Choice(NamedTuple):
     group: str | None = None
     older_than: int | None = None
     newer_than: int | None = None
+    batch: str | None = None
 
     def filter(self, now: int, state: str | None) -> Filter:
         """As it is at this moment of the server's clock."""
         since = 0 if self.newer_than is None else now - self.newer_than
         until = 0 if self.older_than is None else now - self.older_than
-        return Filter(self.queue, self.task, state, self.tag, self.error, self.group, since, until)
+        return Filter(self.queue, self.task, state, self.tag, self.error, self.group, since, until, self.batch)
 
 
 def choose(
@@ -53,13 +54,14 @@ def choose(
     group: str | None = None,
     older_than: Duration | None = None,
     newer_than: Duration | None = None,
+    batch: str | None = None,
 ) -> Choice:
     """A choice from what users write; a bad value is refused here."""
     if state is not None and state not in STATES:
         raise BadOption(unknown("state", str(state), STATES))
     older = None if older_than is None else milliseconds(older_than, "older_than")
     newer = None if newer_than is None else milliseconds(newer_than, "newer_than")
-    return Choice(None if queue is None else queue_name(queue), task, state, tag, error, group, older, newer)
+    return Choice(None if queue is None else queue_name(queue), task, state, tag, error, group, older, newer, batch)
 
 
 class Selection:

@@ -114,4 +114,5 @@ async def test_it_is_counted_noted_and_its_run_summed(engine: Engine, clock: Clo
     assert [counts[queue]["done"] for queue in ("default", "other")] == [1, 1]
     stats = await (await raw(engine)).hgetall(engine.keys("stats"))
     assert stats[f"{clock() // 60_000}\x1fdefault\x1frun".encode()] == b"120"
+    assert stats[f"{clock() // 60_000}\x1fdefault\x1frun 500".encode()] == b"1"
     assert stats[f"{clock() // 60_000}\x1fother\x1fcomplete".encode()] == b"1"

@@ -290,6 +290,7 @@ async def test_it_is_counted_noted_and_its_wait_summed(engine: Engine, clock: Cl
     minute = clock() // 60_000
     assert stats[f"{minute}\x1fdefault\x1flease".encode()] == b"1"
     assert stats[f"{minute}\x1fother\x1fwait".encode()] == b"250"
+    assert stats[f"{minute}\x1fother\x1fwait 500".encode()] == b"1"
 
 
 async def test_the_claim_of_a_second_attempt_is_another_one(engine: Engine) -> None:

@@ -1,4 +1,7 @@
-"""An attempt that does not hold its job changes not one byte; one that does and sends again gets its first answer."""
+"""An attempt that does not hold its job changes not one byte; one that does and sends again gets its first answer.
+
+Only that it was refused is counted, in `stats`.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +12,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.link import Call
 from penstock.engine.views import Views
 from tests.conftest import Clock
-from tests.engine.factories import LIFE, TestWorker, dump, enqueue, new_job, populate, states
+from tests.engine.factories import LIFE, TestWorker, enqueue, new_job, populate, raw, states
+from tests.engine.factories import dump as whole_dump
 
 Attempt = tuple[str, str, int]  # worker, job, call number
 
@@ -21,6 +25,10 @@ SETTLES: dict[str, Callable[[Engine, str, str, int], Call[Any]]] = {
     "snooze": lambda engine, worker, job, call: engine.snooze(worker, [(job, call, 1_000, "later")]),
     "progress": lambda engine, worker, job, call: engine.progress(worker, job, call, "[1,2]"),
 }
+
+
+async def dump(engine: Engine) -> dict[bytes, bytes | None]:
+    return {key: value for key, value in (await whole_dump(engine)).items() if key != engine.keys("stats")}
 
 
 async def _empty_call(engine: Engine, clock: Clock) -> Attempt:
@@ -111,6 +119,21 @@ async def test_an_attempt_that_does_not_hold_its_job_is_refused_and_changes_not_
     for verb, settle in SETTLES.items():
         assert await settle(engine, *attempt) in ("stale", ["stale"]), verb
         assert await dump(engine) == before, verb
+
+
+async def test_what_is_refused_is_counted_for_its_queue_and_nothing_else_is(engine: Engine, clock: Clock) -> None:
+    attempt = await _nobody(engine, clock)
+    client = await raw(engine)
+    before = await client.hgetall(engine.keys("stats"))
+    for settle in SETTLES.values():
+        await settle(engine, *attempt)
+    await engine.complete("w", [("never-was", 1, b"")])
+    after = await client.hgetall(engine.keys("stats"))
+    minute = clock() // 60_000
+    assert {name.decode(): int(value) for name, value in after.items() if name not in before} == {
+        f"{minute}\x1fdefault\x1fstale": 5,
+        f"{minute}\x1f\x1fstale": 1,
+    }
 
 
 @pytest.mark.parametrize("first", sorted(SETTLES.keys() - {"progress"}))

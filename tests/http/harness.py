@@ -14,9 +14,9 @@ from tests.api.looks import eventually
 
 
 @contextlib.asynccontextmanager
-async def listening(asgi: Any, host: str = "127.0.0.1", buffer: int = 0) -> AsyncIterator[int]:
+async def listening(asgi: Any, host: str = "127.0.0.1", buffer: int = 0, **options: Any) -> AsyncIterator[int]:
     """A server of its own on a free port; the port. With `buffer` the system takes few bytes from it at once."""
-    config = uvicorn.Config(asgi, log_config=None, ws="none", lifespan="off", access_log=False)
+    config = uvicorn.Config(asgi, log_config=None, ws="none", lifespan="off", access_log=False, **options)
     place = socket.socket()
     if buffer:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)

@@ -25,6 +25,10 @@ async def add(x: int = 0, y: int = 0) -> int:
     return x + y
 
 
+@app.task(name="tell")
+async def tell(status: dict[str, object]) -> None: ...
+
+
 @app.every("1h", id="hourly")
 @app.task(name="tick")
 async def tick() -> None: ...

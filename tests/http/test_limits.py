@@ -1,6 +1,7 @@
 """Bounded answers to whatever comes: too much, too deep, too slow, too odd."""
 
 import asyncio
+import contextlib
 import resource
 from typing import Any
 
@@ -8,12 +9,13 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.http import bodies
-from tests.http.harness import serving
+from penstock.http import bodies, punctual
+from tests.http.harness import client_at, listening, serving
 
 JOBS = "/api/v1/jobs"
 JSON = {"Content-Type": "application/json"}
 MIB = 2**20
+_HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +89,38 @@ async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
     assert (await client.get("/api/v1/queues")).status_code == 200
     assert b"408 Request Timeout" in await asyncio.wait_for(reader.readline(), 10)
     writer.close()
+
+
+async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(punctual, "SECONDS", 0.5)
+    async with listening(app.asgi(), http=punctual.Punctual, timeout_keep_alive=30) as port:
+        for whole, begun in ((b"", b""), (b"", _HEAD[:30]), (_HEAD, _HEAD[:5])):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(whole)
+            assert not whole or (await reader.readuntil(b"alive\n")).count(b"200 OK")
+            writer.write(begun)
+            assert await asyncio.wait_for(reader.read(), 20) == b""  # it is closed
+            writer.close()
+        async with client_at(port) as client:  # who is kept alive may think, and wait for an answer
+            job = (await client.post(JOBS, json={"task": "echo"})).json()
+            for _ in range(2):
+                await asyncio.sleep(0.7)
+                assert (await client.get(f"{JOBS}/{job['id']}?wait=0.7")).json()["state"] == "ready"
+
+
+async def test_a_head_that_is_too_large_is_refused(app: Penstock) -> None:
+    async with listening(app.asgi(), http=punctual.Punctual, h11_max_incomplete_event_size=65_536) as port:
+        async with client_at(port) as client:
+            assert (await client.get("/livez", headers={"X-Large": "x" * 60_000})).status_code == 200
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nX-Large: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
 
 
 async def test_memory_stays_flat_under_big_bodies(client: httpx.AsyncClient) -> None:

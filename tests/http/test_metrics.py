@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Penstock, Snooze
 from penstock.engine.sums import Sum
-from penstock.http.totals import Totals
+from penstock.totals import Totals
 from tests.api.looks import eventually
 from tests.http.harness import serving
 
@@ -34,7 +34,7 @@ def value(values: Values, name: str, **labels: str) -> float:
 async def test_counters_equal_an_independent_ledger_after_10_000_mixed_jobs(app: Penstock) -> None:
     ledger: Counter[str] = Counter()
 
-    @app.task(name="mixed", queue="mixed", retries=1, backoff=[0])
+    @app.task(name="mixed", queue="mixed", retries=1, backoff=[0])  # every second one with a lock is held by it
     async def mixed(number: int) -> None:
         ledger["lease"] += 1
         if number % 10 == 0:
@@ -49,14 +49,17 @@ async def test_counters_equal_an_independent_ledger_after_10_000_mixed_jobs(app:
 
     async with serving(app) as client:
         before = await scrape(client)
-        jobs = await app.enqueue_many(mixed.call(number) for number in range(10_000))
+        locked = {number: f"lock {number // 20}" for number in range(3, 10_000, 10)}
+        tasks = (mixed.using(lock=locked[number]) if number in locked else mixed for number in range(10_000))
+        jobs = await app.enqueue_many(task.call(number) for number, task in enumerate(tasks))
         words = [await job.cancel() for job in jobs[2::100]]
         ledger["cancel"] += words.count("cancelled")
+        ledger.update(await _lost(app))
         async with app.worker(concurrency=200):
             await eventually(lambda: _have_ended(app), within=100)
         after = await scrape(client)
         again = await scrape(client)
-    verbs = ("lease", "complete", "retry", "bury", "snooze", "cancel")
+    verbs = ("lease", "complete", "retry", "bury", "snooze", "cancel", "reap")
     counted = {verb: value(after, "transitions_total", queue="mixed", verb=verb) for verb in verbs}
     assert counted == {verb: ledger[verb] for verb in verbs}
     assert value(after, "transitions_total", queue="mixed", verb="enqueue") == 10_000
@@ -64,8 +67,22 @@ async def test_counters_equal_an_independent_ledger_after_10_000_mixed_jobs(app:
     assert value(again, "transitions_total", queue="mixed", verb="lease") == ledger["lease"]
     states = {state: value(after, "queue_jobs", queue="mixed", state=state) for state in ("done", "dead", "cancelled")}
     assert states == {"done": ledger["complete"], "dead": ledger["bury"], "cancelled": 100}
-    assert value(after, "wait_seconds_count", queue="mixed") == ledger["lease"]
-    assert value(after, "run_seconds_count", queue="mixed") == ledger["lease"]
+    assert value(after, "stale_total", queue="mixed") == ledger["stale"]
+    numbers = {"wait_seconds": ledger["lease"], "run_seconds": ledger["lease"], "lane_wait_seconds": len(locked) // 2}
+    for name, number in numbers.items():
+        assert value(after, f"{name}_count", queue="mixed") == number
+        assert value(after, f"{name}_bucket", queue="mixed", le="+Inf") == number
+        assert value(after, f"{name}_sum", queue="mixed") >= 0
+
+
+async def _lost(app: Penstock) -> dict[str, int]:
+    """A worker takes jobs, dies before it starts them, and settles them afterwards nevertheless."""
+    engine = app.hub.engine
+    await engine.register("lost", 60_000)
+    leased = (await engine.lease("lost", 1, want=2)).leases  # none with a lock
+    await engine.reap_worker("lost", [], 60_000)
+    words = await engine.complete("lost", [(one.id, 1, b"") for one in leased])
+    return {"lease": len(leased), "reap": len(leased), "stale": words.count("stale")}
 
 
 async def _have_ended(app: Penstock) -> bool:
@@ -99,6 +116,34 @@ async def test_depth_age_pauses_limits_workers_and_requests_are_shown(app: Penst
     assert value(found, "http_request_seconds_bucket", **route, le="+Inf") == 2
 
 
+async def test_waits_and_runs_fall_into_their_ranges(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="nap", queue="naps", lock="one")
+    async def nap() -> None:
+        await asyncio.sleep(0.06)
+
+    await nap.enqueue()
+    await nap.enqueue()
+    await asyncio.sleep(0.06)
+    async with app.worker(concurrency=5):
+        await eventually(lambda: _are_done(app, "naps", 2), within=20)
+    found = await scrape(client)
+    for name, most in (("wait", 1), ("run", 0), ("lane_wait", 0)):
+        buckets = {
+            float(dict(labels)["le"]): number
+            for (which, labels), number in found.items()
+            if which == f"penstock_{name}_seconds_bucket" and ("queue", "naps") in labels
+        }
+        assert len(buckets) == 13
+        assert list(buckets.values()) == sorted(buckets.values())
+        assert buckets[0.05] <= most, name  # one of them waited in no line: it was held until it started
+        assert buckets[float("inf")] == {"wait": 2, "run": 2, "lane_wait": 1}[name]
+        assert value(found, f"{name}_seconds_sum", queue="naps") >= 0.06
+
+
+async def _are_done(app: Penstock, queue: str, number: int) -> bool:
+    return (await app.hub.views.counts())[queue].get("done", 0) == number
+
+
 async def test_there_is_a_bounded_number_of_queues(app: Penstock, client: httpx.AsyncClient) -> None:
     @app.task(name="wait")
     async def wait() -> None: ...
@@ -113,13 +158,16 @@ async def test_there_is_a_bounded_number_of_queues(app: Penstock, client: httpx.
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 async def test_promtool_accepts_it(app: Penstock, client: httpx.AsyncClient) -> None:
-    @app.task(name="add")
+    @app.task(name="add", lock="one")
     async def add() -> None: ...
 
     await add.enqueue()
+    job = await add.enqueue()
     await app.run_until_idle()
+    await app.hub.engine.complete("nobody", [(job.id, 1, b"")])
     await client.get("/api/v1/queues")
     text = (await client.get("/metrics")).content
+    assert b"penstock_stale_total{" in text
     command = ["promtool", "check", "metrics"]
     checked = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

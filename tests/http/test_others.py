@@ -109,13 +109,18 @@ async def test_schedules_are_shown_run_paused_and_removed(app: Penstock, client:
         assert (await client.request(method, path + end)).status_code == 404
 
 
-async def test_tasks_are_shown_with_the_schema_of_their_arguments(client: httpx.AsyncClient) -> None:
+async def test_tasks_are_shown_with_the_schema_of_their_arguments(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="loose")
+    async def loose(values: dict[str, object]) -> None: ...
+
     rows = {row["name"]: row for row in (await client.get(f"{API}/tasks")).json()["items"]}
     assert (rows["add"]["queue"], rows["add"]["timeout"], rows["add"]["doc"]) == ("sums", 5.0, "The sum.")
     schema = rows["add"]["arguments"]
     (arguments,) = schema["$defs"].values()
     assert arguments["properties"]["x"] == {"type": "integer"}
     assert arguments["required"] == []
+    (anything,) = rows["loose"]["arguments"]["$defs"].values()
+    assert anything["properties"] == {"values": {"type": "object", "additionalProperties": {"description": "anything"}}}
 
 
 async def test_a_namespace_is_looked_at_and_steered_without_its_code(app: App) -> None:

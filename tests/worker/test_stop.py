@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -142,13 +144,25 @@ async def test_metrics_are_told_over_http_and_outlive_a_process(crew: Crew) -> N
     assert 0 < _metric(port, "penstock_worker_run_seconds_sum") < 60
     await eventually(lambda: _metric(port, "penstock_worker_processes") == 2, within=20)
     assert _metric(port, "penstock_worker_reached") == 1
+    for name in ("wait", "run"):  # of the app as a whole, as `penstock serve` has them
+        assert _metric(port, f'penstock_{name}_seconds_count{{queue="default"}}') >= 21
+    assert _metric(port, 'penstock_transitions_total{queue="default",verb="complete"}') == 20
+    assert _metric(port, 'penstock_queue_jobs{queue="default",state="done"}') == 20
+    if promtool := shutil.which("promtool"):
+        command = [promtool, "check", "metrics"]
+        checked = await asyncio.to_thread(subprocess.run, command, input=_text(port), capture_output=True, check=False)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
     worker.kill()
 
 
 def _metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    lines = dict(line.rsplit(" ", 1) for line in _text(port).decode().splitlines() if not line.startswith("#"))
     return float(lines[name])
+
+
+def _text(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return bytes(answer.read())
 
 
 def _is_ok(port: int) -> bool:

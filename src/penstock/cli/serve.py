@@ -76,6 +76,8 @@ def serve(
         service,
         host=host,
         port=port,
+        http=_extra("penstock.http.punctual").Punctual,
+        ws="none",
         root_path=root_path,
         log_config=None,
         access_log=verbose,

@@ -46,7 +46,7 @@ KINDS: Final[dict[str, str]] = {
     "roster": "zset",  # lexical: batch, u, name of an unfinished member, or f, finish number, name: lib/batches.lua
     "chores": "zset",  # when to see to it, ms: what, batch; abandon, forget, cancel or retry, the last two in pages
     "counts": "hash",  # queue, state → how many
-    "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait or run → ms
+    "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait, run or lane → ms
     "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, attempt, note, ids], …]]
 }
 

@@ -32,7 +32,14 @@ _INDEX: Final = {
     "done": "finished",
     "cancelled": "finished",
 }
-_LEXICAL: Final = frozenset({"leases", "ready", "held", "deaths"})
+_LEXICAL: Final = frozenset({"leases", "ready", "held", "deaths", "roster"})
+#: state → the first and the last kind of entry that `roster` has for such members; all of them are from f to u
+_MEMBERS: Final = {
+    **dict.fromkeys(("scheduled", "held", "ready", "running"), ("u", "u")),
+    "done": ("f", "f"),
+    "dead": ("x", "x"),
+    "cancelled": ("c", "c"),
+}
 
 
 class Filter(NamedTuple):
@@ -46,6 +53,7 @@ class Filter(NamedTuple):
     group: str | None = None  #: the fingerprint of a dead job's error
     since: int = 0  #: in their state since this time or later, ms
     until: int = 0  #: or since this time or earlier; 0: any
+    batch: str | None = None
 
     @property
     def is_deep(self) -> bool:
@@ -60,6 +68,7 @@ class Filter(NamedTuple):
             and self.task in {None, header.task}
             and self.state in {None, header.state}
             and self.group in {None, header.death}
+            and self.batch in {None, header.batch}
             and header.since >= self.since
             and (not self.until or header.since <= self.until)
         )
@@ -117,8 +126,7 @@ class Listing:
         self, index: str, wanted: Filter, place: str, looks: int, *, newest: bool
     ) -> tuple[list[str], str]:
         """The next members, and the last of them if there may be more."""
-        prefix = wanted.group if index == "deaths" else wanted.queue if index == "ready" else None
-        first, last = ("(", "+") if prefix is None else (f"[{prefix}{SEPARATOR}", f"({prefix}{_AFTER}")
+        first, last = _range(index, wanted)
         if place:
             first, last = (first, f"({place}") if newest else (f"({place}", last)
         key, bounds = self._key(index), (last, first) if newest else (first, last)
@@ -176,7 +184,18 @@ class Listing:
         return pipe
 
 
+def _range(index: str, wanted: Filter) -> tuple[str, str]:
+    """The part of a lexical index in which those that fit are."""
+    if index == "roster":
+        low, high = _MEMBERS.get(wanted.state or "", ("f", "u"))
+        return f"[{wanted.batch}{SEPARATOR}{low}{SEPARATOR}", f"({wanted.batch}{SEPARATOR}{high}{_AFTER}"
+    prefix = wanted.group if index == "deaths" else wanted.queue if index == "ready" else None
+    return ("(", "+") if prefix is None else (f"[{prefix}{SEPARATOR}", f"({prefix}{_AFTER}")
+
+
 def _indexes(wanted: Filter) -> list[str]:
+    if wanted.batch is not None:
+        return ["roster"]
     if wanted.group is not None:
         return ["deaths"]
     if wanted.state is not None:

@@ -19,6 +19,7 @@ class Reach:
         self._lost: dict[str, str] = {}  #: loop → kind of its last error
         self._since = 0.0
         self._found = asyncio.Event()
+        self.failures = 0  #: how often one of them could not do its work
 
     @property
     def well(self) -> bool:
@@ -27,6 +28,7 @@ class Reach:
     def lost(self, loop: str, error: BaseException) -> None:
         """It could not do its work, and tries again."""
         kind = type(error).__name__
+        self.failures += 1
         if not self._lost:
             self._since = time.monotonic()
         if kind not in self._lost.values():

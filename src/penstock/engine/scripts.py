@@ -20,12 +20,14 @@ from typing import Final
 import msgspec
 
 from penstock.batch_state import BatchState
+from penstock.exposition import RANGES
 from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
 SCHEMA: Final = "1"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
+RANGES_MS: Final = tuple(round(bound * 1000) for bound in RANGES)
 
 _REAL_TIME: Final = """\
 local call = redis.call
@@ -174,5 +176,6 @@ def _constants() -> dict[str, str]:
             "EVENTS": str(EVENTS_KEPT),
             "STATS_MINUTES": str(STATS_MINUTES),
             "BLANK": f"'{blank}'",
+            "RANGE_OF": " or ".join([*(f"ms <= {end} and ' {end}'" for end in RANGES_MS), "' more'"]),
         }
     )

@@ -11,7 +11,10 @@ _LINES: Final = 10  #: priorities of a queue whose first jobs are looked at
 
 
 class Sum(NamedTuple):
-    """How often a verb moved jobs of a queue in one minute; for `wait` and `run`, milliseconds."""
+    """How often a verb moved jobs of a queue in one minute.
+
+    For `wait`, `run` and `lane`, milliseconds; with a range behind it (`wait 50`, `run more`), how many fell into it.
+    """
 
     minute: int
     queue: str
@@ -32,7 +35,7 @@ class Sums:
         cursor = 0
         while True:
             cursor, page = await self._link.ask(
-                lambda client, at=cursor: client.hscan(self._key("stats"), at, count=500)  # type: ignore[misc]
+                lambda client, at=cursor: client.hscan(self._key("stats"), at, count=2000)  # type: ignore[misc]
             )
             found |= page
             if cursor == 0:

@@ -6,8 +6,8 @@ from typing import Final
 
 from starlette.responses import Response
 
+from penstock.http.answers import ChangedAnswer
 from penstock.http.replies import answer
-from penstock.http.shapes import ChangedAnswer
 from penstock.selection import Told
 
 SECONDS: Final = 20.0  #: after which it answers how far it came

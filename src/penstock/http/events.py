@@ -12,8 +12,8 @@ from penstock.errors import PenstockError
 from penstock.events import Event, Events
 from penstock.http.problems import Refused
 from penstock.http.replies import encode
+from penstock.http.requests import EventsQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import EventsQuery
 from penstock.times import milliseconds
 
 BEAT: Final = 15.0  #: seconds of silence after which a sign of life is sent

@@ -1,10 +1,9 @@
 """Routes of jobs: look at them, steer them."""
 
-import asyncio
+from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.codec import decode_any
@@ -12,20 +11,18 @@ from penstock.engine.views import Record
 from penstock.errors import BadArguments
 from penstock.handle import Failure, Job, JobStatus, missing, moment, status_of
 from penstock.http import bodies
+from penstock.http.answers import AttemptAnswer, ErrorAnswer, JobAnswer, LineAnswer, LogAnswer, StateAnswer
+from penstock.http.patience import patiently
 from penstock.http.replies import answer
+from penstock.http.requests import RescheduleRequest, WaitQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import (
-    AttemptAnswer,
-    ErrorAnswer,
-    JobAnswer,
-    LineAnswer,
-    LogAnswer,
-    RescheduleRequest,
-    StateAnswer,
-    WaitQuery,
-)
 from penstock.job import FINISHED
 from penstock.program import Program
+
+#: what a status and an answer call by the same name
+_TOLD: Final = tuple(
+    {one.name for one in fields(JobStatus)} & set(JobAnswer.__struct_fields__) - {"created", "attempts"}
+)
 
 # Looking
 
@@ -35,7 +32,7 @@ async def get(ask: Ask) -> Response:
     job_id = ask.path["id"]
     record = await _record(ask, job_id)
     if query.wait and record.header.state not in FINISHED:
-        await _end(ask, job_id, query.wait)
+        await patiently(ask.request, ask.program.hub().waiter.wait(job_id), query.wait)
         record = await _record(ask, job_id)
     explain = await ask.program.hub().views.explain(job_id) if query.explain else ""
     return answer(shown(record, ask.program, explain))
@@ -46,25 +43,6 @@ async def _record(ask: Ask, job_id: str) -> Record:
     if record is None:
         raise missing(job_id)
     return record
-
-
-async def _end(ask: Ask, job_id: str, seconds: float) -> None:
-    """Until it has ended, the time is over, or nobody waits for the answer any more."""
-    waits = [
-        asyncio.ensure_future(ask.program.hub().waiter.wait(job_id)),
-        asyncio.ensure_future(_hung_up(ask.request)),
-    ]
-    try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
@@ -79,29 +57,9 @@ def shown(record: Record, program: Program, explain: str = "") -> JobAnswer:
 
 def from_status(status: JobStatus) -> JobAnswer:
     """A job as lists have it: without its result."""
-    return JobAnswer(
-        id=status.id,
-        state=status.state,
-        created=False,
-        task=status.task,
-        queue=status.queue,
-        priority=status.priority,
-        reason=status.reason,
-        attempt=status.attempt,
-        retries=status.retries,
-        created_at=status.created,
-        since=status.since,
-        due=status.due or msgspec.UNSET,
-        expires=status.expires or msgspec.UNSET,
-        started=status.started or msgspec.UNSET,
-        finished=status.finished or msgspec.UNSET,
-        worker=status.worker or "",
-        cancelling=status.cancelling,
-        progress=status.progress or msgspec.UNSET,
-        arguments=msgspec.UNSET if status.arguments is None else status.arguments,
-        tags=status.tags,
-        attempts=[_attempt(one) for one in status.attempts],
-    )
+    told = {name: value for name in _TOLD if (value := getattr(status, name)) is not None}
+    attempts = [_attempt(one) for one in status.attempts]
+    return JobAnswer(created=False, created_at=status.created, attempts=attempts, **told)
 
 
 async def log(ask: Ask) -> Response:

@@ -7,10 +7,11 @@ from starlette.responses import Response
 from penstock.control import LaneControl
 from penstock.engine.lane_views import LaneStatus, LaneViews
 from penstock.http import bodies
+from penstock.http.answers import LaneAnswer, Page
 from penstock.http.pages import behind
 from penstock.http.replies import answer
+from penstock.http.requests import LaneQuery, LimitRequest, PageQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import LaneAnswer, LaneQuery, LimitRequest, Page, PageQuery
 from penstock.lanes import lane_name, lock_spec
 
 

@@ -1,15 +1,17 @@
-"""Lists in pages: a cursor is the name after which the next page begins."""
+"""Lists in pages: a cursor is the name, or the place, after which the next page begins."""
 
 import base64
 import binascii
-from collections.abc import Iterable
+import heapq
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from starlette.responses import Response
 
+from penstock.batch_state import BatchStatus
 from penstock.http.problems import Refused
 from penstock.http.replies import answer
-from penstock.http.shapes import PageQuery
+from penstock.http.requests import PageQuery
 
 
 def page(rows: Iterable[Any], query: PageQuery, key: str = "name") -> Response:
@@ -25,6 +27,20 @@ def behind(names: Iterable[str], query: PageQuery) -> tuple[list[str], str | Non
     found = sorted(name for name in names if name > after)
     shown = found[: query.limit]
     return shown, _closed(shown[-1]) if len(found) > query.limit else None
+
+
+async def latest(rows: AsyncIterator[BatchStatus], cursor: str, limit: int) -> tuple[list[BatchStatus], str | None]:
+    """A page of those that come in no order, the youngest first; never much more than a page is in memory."""
+    before, found = _opened(cursor), dict[str, BatchStatus]()
+    async for row in rows:
+        place = f"{row.created.isoformat(timespec='milliseconds')} {row.id}"
+        if not before or place < before:
+            found[place] = row
+        if len(found) > 2 * limit:
+            found = {one: found[one] for one in heapq.nlargest(limit + 1, found)}
+    places = heapq.nlargest(limit + 1, found)
+    shown = places[:limit]
+    return [found[place] for place in shown], _closed(shown[-1]) if len(places) > limit else None
 
 
 def _closed(name: str) -> str:

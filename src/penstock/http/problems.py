@@ -9,6 +9,7 @@ from starlette.responses import Response
 from penstock.errors import (
     BadArguments,
     BadOption,
+    BatchNotFound,
     JobNotFound,
     PayloadTooLarge,
     PenstockError,
@@ -18,10 +19,10 @@ from penstock.errors import (
     UnknownTask,
     UnsuitableServer,
 )
+from penstock.http.answers import Problem
 from penstock.http.replies import encode
-from penstock.http.shapes import Problem
 
-#: What any other error of ours says of the job as it is: it has ended, it runs, its key is taken.
+#: What any other error of ours says of the job as it is: it has ended, it runs, its key is taken, its batch is sealed.
 _OTHERWISE: Final = 409
 _STATUS: Final[dict[type[PenstockError], int]] = {
     BadArguments: 422,
@@ -29,6 +30,7 @@ _STATUS: Final[dict[type[PenstockError], int]] = {
     UnknownTask: 422,
     PayloadTooLarge: 413,
     JobNotFound: 404,
+    BatchNotFound: 404,
     ScheduleNotFound: 404,
     QueueFull: 429,
     Unavailable: 503,
@@ -51,7 +53,8 @@ def refusal(error: PenstockError) -> Refused:
     return Refused(status, str(error), _AGAIN if status in {429, 503} else None)
 
 
-def problem(refused: Refused) -> Problem:
+def problem(error: Refused | PenstockError) -> Problem:
+    refused = error if isinstance(error, Refused) else refusal(error)
     return Problem(title=HTTPStatus(refused.status).phrase, status=refused.status, detail=refused.detail)
 
 

@@ -8,12 +8,13 @@ from starlette.responses import Response
 from penstock.engine.views import QueueSettings
 from penstock.errors import BadArguments
 from penstock.http import bodies
+from penstock.http.answers import ChangedAnswer, Page, QueueAnswer
 from penstock.http.bulk import bounded
 from penstock.http.pages import page
 from penstock.http.problems import Refused
 from penstock.http.replies import answer
+from penstock.http.requests import PageQuery, QueueRequest
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import ChangedAnswer, Page, PageQuery, QueueAnswer, QueueRequest
 from penstock.job import STATES
 from penstock.options import queue_name, unknown
 from penstock.program import Program

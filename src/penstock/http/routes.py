@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.http.access import Role, Who
-from penstock.http.shapes import NoQuery
+from penstock.http.requests import NoQuery
 from penstock.program import Program
 
 

@@ -5,10 +5,11 @@ from typing import Final
 from starlette.responses import Response
 
 from penstock.cron import Schedule, ScheduleStatus, status_of
+from penstock.http.answers import JobAnswer, Page
 from penstock.http.pages import page
 from penstock.http.replies import answer
+from penstock.http.requests import PageQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import JobAnswer, Page, PageQuery
 
 
 async def every(ask: Ask) -> Response:

@@ -1,5 +1,6 @@
 """Routes of jobs by filter: listed, and the dead steered together."""
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -8,11 +9,12 @@ from starlette.responses import Response
 from penstock.engine.deaths import Deaths
 from penstock.handle import moment
 from penstock.http import bodies
+from penstock.http.answers import ChangedAnswer, GroupAnswer, JobAnswer, Page
 from penstock.http.bulk import bounded
 from penstock.http.jobs import from_status
 from penstock.http.replies import answer
+from penstock.http.requests import DeadQuery, DeadRequest, JobsQuery, NoQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import ChangedAnswer, DeadQuery, DeadRequest, GroupAnswer, JobAnswer, JobsQuery, NoQuery, Page
 from penstock.selection import Selection, choose
 
 _PAGES: Final = 20  #: that are looked at for one answer, if few jobs fit
@@ -20,31 +22,17 @@ _PAGES: Final = 20  #: that are looked at for one answer, if few jobs fit
 
 async def every(ask: Ask) -> Response:
     query: JobsQuery = ask.query
-    return await _listed(ask, query.cursor, query.limit, _chosen(query))
+    return await listed(ask, query.cursor, query.limit, _chosen(query))
 
 
 async def dead(ask: Ask) -> Response:
     query: DeadQuery = ask.query
-    return await _listed(ask, query.cursor, query.limit, {**_chosen(query), "state": "dead"})
+    return await listed(ask, query.cursor, query.limit, {**_chosen(query), "state": "dead"})
 
 
 async def groups(ask: Ask) -> Response:
     found = await Deaths(ask.program.hub().engine).groups()
-    rows = [
-        GroupAnswer(
-            group=one.group,
-            count=one.count,
-            first=moment(one.first),
-            last=moment(one.last),
-            sample=one.sample,
-            task=one.task,
-            queue=one.queue,
-            reason=one.reason,
-            type=one.type,
-            message=one.message,
-        )
-        for one in found
-    ]
+    rows = [GroupAnswer(**asdict(one) | {"first": moment(one.first), "last": moment(one.last)}) for one in found]
     return answer({"items": rows, "next": None})
 
 
@@ -56,7 +44,7 @@ async def discard(ask: Ask) -> Response:
     return await bounded(_wanted(ask).discard)
 
 
-async def _listed(ask: Ask, cursor: str, limit: int, which: dict[str, Any]) -> Response:
+async def listed(ask: Ask, cursor: str, limit: int, which: dict[str, Any]) -> Response:
     """A page is a bounded look at an index, so that it may have few jobs, or none, and still be followed by another."""
     selection = Selection(ask.program.hub, choose(**which))
     found: list[JobAnswer] = []

@@ -21,6 +21,7 @@ log = logging.getLogger("penstock.http")
 audit = logging.getLogger("penstock.audit")
 
 _LONGEST_PATH: Final = 4096  #: characters
+_LONGEST_NAME: Final = 300  #: characters of what was asked for, in a log
 
 
 class Service:
@@ -70,7 +71,7 @@ class Service:
             return problems.reply(problems.refusal(error))
         except Exception:
             mark = secrets.token_hex(4)
-            log.exception("%s %s failed (%s)", request.method, request.url.path, mark)
+            log.exception("%s %s failed (%s)", request.method, _on_one_line(request.url.path), mark)
             return problems.reply(Refused(500, f"this is a fault of the service; its log has it under {mark}"))
 
     async def _answer(self, request: Request, match: Match | None) -> Response:
@@ -123,7 +124,7 @@ async def _noted(ask: Ask, route: Route) -> Response:
         return response
     finally:
         name = ask.who.name if ask.who else "anybody"
-        target = " ".join(ask.path.values())
+        target = _on_one_line(" ".join(ask.path.values()))
         text = f"{route.action} {target}".rstrip()
         audit.info("%s: %s, %d", name, text, status, extra=_fields(ask, name, route, target, status))
 
@@ -131,6 +132,11 @@ async def _noted(ask: Ask, route: Route) -> Response:
 def _fields(ask: Ask, name: str, route: Route, target: str, status: int) -> dict[str, Any]:
     client = ask.request.client.host if ask.request.client else ""
     return {"who": name, "action": route.action, "target": target, "status": status, "client": client}
+
+
+def _on_one_line(text: str) -> str:
+    """What somebody sent, as a log may have it: a name with a line break in it must not look like a line of ours."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[:_LONGEST_NAME])
 
 
 def _allowed(match: Match) -> str:

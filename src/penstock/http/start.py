@@ -96,8 +96,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _links(base: str) -> str:
-    paths = ("/api/v1/queues", "/api/v1/lanes", "/api/v1/schedules", "/api/v1/workers", "/api/v1/tasks")
-    shown = [f'<a href="{escape(base + path)}">{path}</a>' for path in (*paths, "/metrics", "/openapi.json")]
+    names = ("queues", "batches", "lanes", "schedules", "workers", "tasks")
+    paths = (*(f"/api/v1/{name}" for name in names), "/metrics", "/openapi.json")
+    shown = [f'<a href="{escape(base + path)}">{path}</a>' for path in paths]
     return f"<p>{' · '.join(shown)}</p>"
 
 

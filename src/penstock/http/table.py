@@ -2,11 +2,24 @@
 
 from starlette.responses import Response
 
-from penstock.http import jobs, lanes, openapi, posting, probes, queues, schedules, selections, start, workers
+from penstock.http import (
+    batches,
+    jobs,
+    lanes,
+    members,
+    metrics,
+    openapi,
+    posting,
+    probes,
+    queues,
+    schedules,
+    selections,
+    start,
+    workers,
+)
 from penstock.http.access import Access
 from penstock.http.events import Feed
 from penstock.http.meters import Meters
-from penstock.http.metrics import Metrics
 from penstock.http.replies import answer
 from penstock.http.routes import Ask, Route, Table
 from penstock.http.service import Service
@@ -16,6 +29,8 @@ ROUTES: list[Route] = [
     *posting.ROUTES,
     *jobs.ROUTES,
     *selections.ROUTES,
+    *batches.ROUTES,
+    *members.ROUTES,
     *queues.ROUTES,
     *lanes.ROUTES,
     *schedules.ROUTES,
@@ -27,9 +42,13 @@ ROUTES: list[Route] = [
 
 def make_service(program: Program, access: Access) -> Service:
     meters = Meters()
-    routes = [*ROUTES, Feed().route, Metrics(meters).route]
-    routes.append(_description(routes, program.name))
-    return Service(program, access, Table(routes), meters)
+    return Service(program, access, Table(all_routes(program, meters)), meters)
+
+
+def all_routes(program: Program, meters: Meters) -> list[Route]:
+    """Those, and the ones that each service has for itself."""
+    routes = [*ROUTES, Feed().route, metrics.route(program, meters)]
+    return [*routes, _description(routes, program.name)]
 
 
 def _description(routes: list[Route], name: str) -> Route:

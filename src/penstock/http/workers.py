@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from penstock.engine.views import Node, Run
 from penstock.handle import moment
+from penstock.http.answers import Page, RunAnswer, TaskAnswer, WorkerAnswer
 from penstock.http.pages import page
+from penstock.http.requests import PageQuery
 from penstock.http.routes import Ask, Route
-from penstock.http.shapes import Page, PageQuery, RunAnswer, TaskAnswer, WorkerAnswer
 from penstock.program import Program
 from penstock.task import Task
 

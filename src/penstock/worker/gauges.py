@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from penstock.exposition import Family, Kind, histogram, text_of
-from penstock.worker.notes import RANGES, Runs
+from penstock.engine.reach import Reach
+from penstock.exposition import RANGES, Family, Kind, histogram
+from penstock.worker.notes import Runs
 from penstock.worker.offspring import Child
 
 
@@ -19,22 +20,19 @@ class Gauges:
         self._ended = _sum([self._ended, *_runs(child)])
         self._died += died
 
-    def text(self, children: Iterable[Child], *, reached: bool) -> str:
+    def families(self, children: Iterable[Child], reach: Reach) -> list[Family]:
         living = list(children)
         runs = Family("penstock_worker_run_seconds", "histogram", "How long the functions of jobs ran.")
         all_runs = _sum([self._ended, *(one for child in living for one in _runs(child))])
         histogram(runs, RANGES, all_runs.counts, all_runs.seconds)
-        return text_of(
-            [
-                _single(
-                    "penstock_worker_processes", "gauge", "Processes that run jobs.", sum(one.up for one in living)
-                ),
-                _single("penstock_worker_running", "gauge", "Jobs that run.", sum(map(_running, living))),
-                _single("penstock_worker_died_total", "counter", "Processes that died.", self._died),
-                _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(reached)),
-                runs,
-            ]
-        )
+        return [
+            _single("penstock_worker_processes", "gauge", "Processes that run jobs.", sum(one.up for one in living)),
+            _single("penstock_worker_running", "gauge", "Jobs that run.", sum(map(_running, living))),
+            _single("penstock_worker_died_total", "counter", "Processes that died.", self._died),
+            _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(reach.well)),
+            _single("penstock_worker_engine_errors_total", "counter", "Calls for which it could not.", reach.failures),
+            runs,
+        ]
 
 
 def _single(name: str, kind: Kind, text: str, value: float) -> Family:

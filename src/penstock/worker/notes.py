@@ -12,6 +12,8 @@ import time
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
+from penstock.exposition import RANGES
+
 STARTING: Final = 0
 UP: Final = 1
 LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
@@ -25,10 +27,6 @@ _COUNT: Final = struct.Struct("<Q")
 _AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
 _AT_SECONDS, _AT_RUNS = 320, 328  #: of the whole, and how many runs were in which range
 _AT_TIMES, _AT_ID = 8, 32
-
-
-#: Upper bounds, in seconds, of the ranges in which runs are counted.
-RANGES: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 
 
 class Runs(NamedTuple):

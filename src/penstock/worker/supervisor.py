@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -18,7 +19,9 @@ from penstock.engine.engine import Engine
 from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
+from penstock.exposition import Family, text_of
 from penstock.hub import Hub
+from penstock.metrics import Metrics
 from penstock.options import Queues
 from penstock.worker.burial import bury
 from penstock.worker.gauges import Gauges
@@ -35,6 +38,7 @@ REAP: Final = 30.0  #: seconds between two looks for the dead that no renewal to
 LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
 LATE: Final = 8.0  #: seconds beyond the grace after which a child that should end is killed
 AT_ONCE: Final = 1.5  #: the same after a second signal
+SCRAPE: Final = 3.0  #: seconds that the server may take for a scrape
 SLOWEST: Final = 30.0  #: seconds between two tries to start a child
 
 
@@ -86,10 +90,15 @@ class Supervisor:
         self._chores: set[asyncio.Task[None]] = set()
         self._failed: StartFailed | None = None
         self._gauges = Gauges()
+        self._metrics: Metrics | None = None
 
-    def metrics(self) -> str:
-        """For Prometheus."""
-        return self._gauges.text(self.children, reached=self.reach.well)
+    async def metrics(self) -> str:
+        """For Prometheus: these children, and the app as a whole, as far as its server answers."""
+        own, of_all = self._gauges.families(self.children, self.reach), list[Family]()
+        with suppress(PenstockError, TimeoutError):
+            async with asyncio.timeout(SCRAPE):
+                of_all = await self._metrics.families() if self._metrics is not None else []
+        return text_of([*own, *of_all])
 
     @property
     def ready(self) -> bool:
@@ -103,6 +112,7 @@ class Supervisor:
         try:
             if (hello := await self._first(signals)) is not None:
                 hub = Hub(hello["namespace"], hello["url"], hello["deadline"])
+                self._metrics = _metrics_of(hub)
                 await (
                     hub.endpoint.client()
                 )  # at the start a server that cannot be reached is an error; later it is waited for
@@ -309,6 +319,10 @@ class Supervisor:
         for wait in waits:
             wait.cancel()
         self._news.clear()
+
+
+def _metrics_of(hub: Hub) -> Metrics:
+    return Metrics(lambda: hub)
 
 
 async def _again_and_again(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

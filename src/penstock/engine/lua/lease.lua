@@ -99,7 +99,7 @@ local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function start(id, h, payload)
   local packed = stored[id]
   fence = fence + 1
-  tally(sums, h[QUEUE], 'wait', now - h[SINCE])
+  measure(h[QUEUE], 'wait', h[STATE] == 'ready' and now - h[SINCE] or 0, 1)   -- while it was held it waited for a lane
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
   if packed then
@@ -171,7 +171,7 @@ local function start_plain(some, raw, from)
     places[b], places.n = lines[id], b
     holds[c + 1], holds[c + 2], holds.n = '0', claim .. SEP .. id, c + 2
     if quota[kind[QUEUE]] then quota[kind[QUEUE]] = quota[kind[QUEUE]] - 1 end
-    kind.waited = kind.waited + now - times[i]
+    linger(kind, now - times[i])
     join('lease', kind, id)
     give(id, packed, payload)
   end

@@ -30,7 +30,6 @@ local function wake(queue, n)
 end
 
 local function tell()
-  if #groups == 0 then return end
   local minute = math.floor(now / 60000) .. SEP
   local entry = {}
   for i, one in ipairs(groups) do
@@ -42,7 +41,7 @@ local function tell()
       if sum > 0 then call('HINCRBY', stats, minute .. queue .. SEP .. name, sum) end
     end
   end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry }))
+  if #entry > 0 then call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry })) end
 end
 
 -- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.

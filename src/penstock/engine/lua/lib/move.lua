@@ -2,7 +2,7 @@
 -- keys: meta timers unique cancels counts stats events idle waiting deaths
 
 local deltas = {}        -- queue → state → change of its count
-local sums = {}          -- queue → verb → jobs, or measure → milliseconds
+local sums = {}          -- queue → verb → jobs, measure → milliseconds, or measure and range → jobs
 local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
@@ -18,6 +18,13 @@ local function tally(sheet, queue, name, change)
     sheet[queue] = row
   end
   row[name] = (row[name] or 0) + change
+end
+
+-- measure(queue, what, ms, n): so many jobs took so long; also how many fell into which range.
+local function range_of(ms) return RANGE_OF end
+local function measure(queue, what, ms, n)
+  tally(sums, queue, what, ms * n)
+  tally(sums, queue, what .. range_of(ms), n)
 end
 
 -- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
@@ -109,8 +116,10 @@ local function move(verb, id, h, state, text, packed)
     if old == 'running' then
       ceased[queue] = (ceased[queue] or 0) + 1
       if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
-      tally(sums, queue, 'run', now - h[STARTED])
+      measure(queue, 'run', now - h[STARTED], 1)
       h[CLAIM], h[CANCELLING] = '', 0
+    elseif old == 'held' then
+      measure(queue, 'lane', now - h[SINCE], 1)
     end
   end
   h[STATE], h[SINCE] = state, now
@@ -164,6 +173,13 @@ local function join(verb, kind, id)
   one[6][n], one[7], kind.n = id, n, kind.n + 1
 end
 
+-- linger(kind, ms): one of this kind waited so long until it ran. Those that were enqueued together waited equally long.
+local function linger(kind, ms)
+  if ms ~= kind.last then kind.last, kind.range = ms, range_of(ms) end
+  local ranges = kind.ranges
+  ranges[kind.range], kind.waited = (ranges[kind.range] or 0) + 1, kind.waited + ms
+end
+
 -- move_kind(kind, old, state): those of this kind that joined go from one state to another.
 local function move_kind(kind, old, state)
   local queue, n = kind[QUEUE], kind.n
@@ -174,8 +190,9 @@ local function move_kind(kind, old, state)
     arrivals[queue] = (arrivals[queue] or 0) + n
   elseif state == 'running' then
     tally(sums, queue, 'wait', kind.waited)
+    for range, jobs_in_it in pairs(kind.ranges) do tally(sums, queue, 'wait' .. range, jobs_in_it) end
   else
     ceased[queue] = (ceased[queue] or 0) + n
-    tally(sums, queue, 'run', n * (now - kind[STARTED]))
+    measure(queue, 'run', now - kind[STARTED], n)
   end
 end

@@ -79,6 +79,7 @@ local function settle(verb, width, apply, quick, answers)
       local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
       if string.sub(last, 1, #settled) == settled then word = string.sub(last, #settled + 1) end
     end
+    if word == 'stale' then tally(sums, h and h[QUEUE] or '', 'stale', 1) end
     answers[positions[n]] = word
   end
   finish()
