@@ -22,7 +22,7 @@ T = TypeVar("T")
 Argument = str | bytes | int
 
 SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
-LONGEST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 2.0
 
 # Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
@@ -233,7 +233,7 @@ class _Trouble:
         self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
         if not self.lost and word not in _PASSING:
             raise PenstockError(f"a script failed on {self._where}: {error}") from error
-        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 4)
+        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 3)
         if time.monotonic() + self.pause > self._until:
             raise self.unavailable() from error
         return random.uniform(self.pause / 2, self.pause)  # noqa: S311  (jitter)

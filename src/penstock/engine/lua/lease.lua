@@ -171,7 +171,8 @@ local function start_plain(some, raw, from)
     places[b], places.n = lines[id], b
     holds[c + 1], holds[c + 2], holds.n = '0', claim .. SEP .. id, c + 2
     if quota[kind[QUEUE]] then quota[kind[QUEUE]] = quota[kind[QUEUE]] - 1 end
-    linger(kind, now - times[i])
+    local waited = now - times[i]
+    kind.spans[waited] = (kind.spans[waited] or 0) + 1
     join('lease', kind, id)
     give(id, packed, payload)
   end
@@ -191,14 +192,14 @@ local function begin_all(some)
   end
 end
 
--- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now.
+-- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now. One that is alone takes no turns.
 local function next_waiters(n)
-  local found, chosen = {}, {}
+  local found, chosen, turn = {}, {}, #refills > 1 and SHOWN or n
   for _, name in ipairs(refills) do
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
       local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
-      for _, member in ipairs(most > 0 and next_of(lane, queue, most) or {}) do
+      for _, member in ipairs(most > 0 and next_of(lane, queue, most, turn) or {}) do
         local id = last_part(member)
         if not next_lines[id] then found[#found + 1], chosen[queue] = id, (chosen[queue] or 0) + 1 end
         next_lines[id] = member

@@ -32,6 +32,7 @@ end
 local function tell()
   local minute = math.floor(now / 60000) .. SEP
   local entry = {}
+  sum_up()
   for i, one in ipairs(groups) do
     tally(sums, one[2], one[1], one[7])
     entry[i] = { one[1], one[2], one[3], one[4], one[5], table.concat(one[6], SEP) }

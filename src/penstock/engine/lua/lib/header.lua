@@ -37,7 +37,7 @@ local function kind_of(label)
     kind = {
       [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = priority + 0, [KEEP] = keep + 0, [RETRIES] = retries + 0,
       [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '',
-      mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, ranges = {},
+      mark = IS_PLAIN .. string.char(#label) .. label, n = 0, spans = {},
     }
     kinds[label], kinds[#kinds + 1] = kind, kind
   end

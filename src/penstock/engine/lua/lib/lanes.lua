@@ -289,24 +289,25 @@ local function waiters(lane, queue, n)
   return found
 end
 
--- room(lane, row) → how many candidates it may show of one queue. In an ordered lane that is taken it is one, if the turn is
--- that of a job which waits there itself; the second value says so.
+-- room(lane, row) → how many of one queue could start. In an ordered lane that is taken it is one, if the turn is that of a
+-- job which waits there itself; the second value says so.
 local function room(lane, row)
   local slots, turn_only = lane.limit - lane.use, false
   if (lane.kind or lane.differs ~= '') and slots == 0 and lane.use > 0 and #row.shown == 0 then slots, turn_only = 1, true end
-  return math.min(SHOWN, slots), turn_only
+  return slots, turn_only
 end
 
 -- tokens_for(lane) → how many starts its rate allows now, if each costs one.
 local function tokens_for(lane)
-  return lane.rate and math.floor(lane.tokens / math.min(1, lane.burst) + 0.000001) or SHOWN
+  return lane.rate and math.floor(lane.tokens / math.min(1, lane.burst) + 0.000001) or math.huge
 end
 
--- next_of(lane, queue, most) → the members of those of its waiters that could start now, and how many tokens must come
--- together for the next one, if that is what it waits for.
-local function next_of(lane, queue, most)
+-- next_of(lane, queue, most, turn) → the members of those of its waiters that could start now, with those that are shown not
+-- more than its turn; and how many tokens must come together for the next one, if that is what it waits for.
+local function next_of(lane, queue, most, turn)
   local row, chosen = line_of(lane, queue), {}
   local slots, turn_only = room(lane, row)
+  slots = math.min(slots, turn)
   if row.waiting <= 0 or slots <= #row.shown then return chosen end
   local n = math.min(slots, tokens_for(lane)) - #row.shown
   if n <= 0 then return chosen, #row.shown == 0 and 1 or nil end

@@ -60,7 +60,7 @@ local function next_ones(names)
   for _, name in ipairs(names) do
     local lane = lane_named(name)
     for queue, row in pairs(lane.lines) do
-      local members, tokens = next_of(lane, queue, SHOWN)
+      local members, tokens = next_of(lane, queue, SHOWN, SHOWN)
       for _, member in ipairs(members) do
         found[#found + 1], ids[#ids + 1] = member, last_part(member)
       end

@@ -20,11 +20,28 @@ local function tally(sheet, queue, name, change)
   row[name] = (row[name] or 0) + change
 end
 
--- measure(queue, what, ms, n): so many jobs took so long; also how many fell into which range.
-local function range_of(ms) return RANGE_OF end
+-- measure(queue, what, ms, n): so many jobs took so long. What takes place at once takes equally long.
+local spans = { wait = {}, run = {}, lane = {} }   -- what → queue → ms → jobs
 local function measure(queue, what, ms, n)
-  tally(sums, queue, what, ms * n)
-  tally(sums, queue, what .. range_of(ms), n)
+  local row = spans[what][queue]
+  if not row then
+    row = {}
+    spans[what][queue] = row
+  end
+  row[ms] = (row[ms] or 0) + n
+end
+
+-- sum_up(): how long it took in all, and how many fell into which range.
+local function range_of(ms) return RANGE_OF end
+local function sum_up()
+  for what, sheet in pairs(spans) do
+    for queue, row in pairs(sheet) do
+      for ms, n in pairs(row) do
+        tally(sums, queue, what, ms * n)
+        tally(sums, queue, what .. range_of(ms), n)
+      end
+    end
+  end
 end
 
 -- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
@@ -173,13 +190,6 @@ local function join(verb, kind, id)
   one[6][n], one[7], kind.n = id, n, kind.n + 1
 end
 
--- linger(kind, ms): one of this kind waited so long until it ran. Those that were enqueued together waited equally long.
-local function linger(kind, ms)
-  if ms ~= kind.last then kind.last, kind.range = ms, range_of(ms) end
-  local ranges = kind.ranges
-  ranges[kind.range], kind.waited = (ranges[kind.range] or 0) + 1, kind.waited + ms
-end
-
 -- move_kind(kind, old, state): those of this kind that joined go from one state to another.
 local function move_kind(kind, old, state)
   local queue, n = kind[QUEUE], kind.n
@@ -189,8 +199,7 @@ local function move_kind(kind, old, state)
   if state == 'ready' then
     arrivals[queue] = (arrivals[queue] or 0) + n
   elseif state == 'running' then
-    tally(sums, queue, 'wait', kind.waited)
-    for range, jobs_in_it in pairs(kind.ranges) do tally(sums, queue, 'wait' .. range, jobs_in_it) end
+    for ms, waited in pairs(kind.spans) do measure(queue, 'wait', ms, waited) end
   else
     ceased[queue] = (ceased[queue] or 0) + n
     measure(queue, 'run', now - kind[STARTED], n)
