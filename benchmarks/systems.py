@@ -49,7 +49,7 @@ PEERS: Final = (
     System(
         name="celery",
         title="Celery",
-        packages=("celery", "redis", "hiredis"),
+        packages=("celery", "redis", "hiredis", "packaging"),
         worker=(
             *("celery", "-A", "benchmarks.adapters.celery", "worker", "-P", "solo", "-l", "ERROR", "-Q", "bench"),
             *("--without-gossip", "--without-mingle", "--without-heartbeat", "-n", "{unique}"),
