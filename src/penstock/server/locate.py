@@ -17,7 +17,7 @@ from penstock.server.urls import Address, Url
 from penstock.server.verify import Info, NotMaster, StillLoading, advise, verify
 
 FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
+LONGEST_PAUSE = 1.0
 PASSING = (redis.RedisError, OSError, StillLoading, NotMaster, SlotNotServed)
 
 
