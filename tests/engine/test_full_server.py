@@ -77,7 +77,7 @@ async def test_enqueue_is_refused_at_once_and_stores_nothing(engine: Engine) -> 
             await call
         with pytest.raises(QueueFull, match="nothing was stored"):
             call.sync()
-    assert time.monotonic() - began < 2 * engine.link.deadline  # four calls, none of which waits for its deadline
+    assert time.monotonic() - began < engine.link.deadline  # of four calls none waits as long as one may
     assert await dump(engine) == before
     assert await Views(engine).counts() == {"filler": {"ready": accepted}}
 

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop where it is installed, which takes a quarter off what a short job costs."""
+    """That of uvloop, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:
