@@ -82,7 +82,8 @@ def write(results: Results, docs: Path) -> None:
 def _measured(results: Results) -> str:
     machine = f"{results.date}; {results.machine}, load {results.load:g} before the run, Python {results.python}, "
     machine += f"{results.server}; {results.seconds:.0f} s"
-    parts = [HOW.format(server=results.server), f"\nMeasured {machine}.\n", "\n## Goals\n", _goals(results)]
+    parts = [HOW.format(server=results.server), f"\nMeasured {machine}.{_left_out(results)}\n", "\n## Goals\n"]
+    parts.append(_goals(results))
     parts += [
         f"![{title.replace('`', '')}](performance/{measure.replace('.', '-')}.svg)\n"
         for measure, title, _ in PLOTS
@@ -91,6 +92,13 @@ def _measured(results: Results) -> str:
     for title, measures in TABLES:
         parts += [f"\n## {title}\n", _table(results, measures)]
     return "\n".join([*parts, "\n## Versions and settings\n", _settings(results), _notes(results)])
+
+
+def _left_out(results: Results) -> str:
+    """What nobody was asked for in this run."""
+    found = {figure.measure for figure in results.figures}
+    missing = [measure.title for name, measure in MEASURES.items() if name not in found]
+    return f" Not part of this run: {'; '.join(missing)}." if missing else ""
 
 
 def _goals(results: Results) -> str:
