@@ -11,6 +11,7 @@ from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
 from tests.costs import TOO_LONG_US
 from tests.servers import Cluster, Server, running
+from tests.stopwatch import start_stopwatch
 
 
 @pytest.fixture(scope="session")
@@ -86,12 +87,15 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
 @pytest.fixture
 def watched_server() -> Iterator[Server]:
     """A server of the test's own that notes every script that took too long."""
-    with running(Server("--appendonly", "no", "--slowlog-log-slower-than", str(TOO_LONG_US))) as server:
+    settings = ("--slowlog-log-slower-than", str(TOO_LONG_US), "--slowlog-max-len", "1000")
+    with running(Server("--appendonly", "no", *settings)) as server:
         yield server
 
 
 @pytest.fixture
 async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
+    """One that asks a thing at a time, and for which the server's main thread is timed."""
     made = open_engine(watched_server.url, namespace())
+    start_stopwatch(made, watched_server.process.pid, TOO_LONG_US)
     yield made
     await made.link.endpoint.aclose()

@@ -51,6 +51,11 @@ async def test_a_hundred_thousand_jobs_due_at_one_instant_all_start_once_and_non
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_scheduled_as_with_a_thousand(
     watched_engine: Engine,
 ) -> None:
+    """And none takes more than 20 ms of a CPU, also while the million comes in and the server's tables double.
+
+    What is held against the 20 ms is the time in which the server's main thread ran: on a busy machine a few calls in
+    ten thousand take longer on the wall, for the thread had to wait. Those are printed with what it did meanwhile.
+    """
     engine = watched_engine
     await _fill(engine, SMALL)
     small = await best_of_three(engine, partial(_measure, engine))

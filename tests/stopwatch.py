@@ -1,0 +1,93 @@
+"""What the main thread of a server did while a script took long: it ran, waited for a CPU, or its CPU was taken away.
+
+A script's time in the slow log is time on the wall. Where others want the same CPUs, most of a long one is time in
+which the thread did not run: others on this machine had the CPU (`waited`), or others on its host (`stolen`).
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.engine.engine import Engine
+
+TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: the step in which stolen time is counted
+
+
+class Lap(NamedTuple):
+    """Microseconds between two answers of a server, and what its main thread did in them."""
+
+    passed: int
+    ran: int
+    waited: int
+    stolen: int
+
+    @property
+    def own(self) -> int:
+        """What it took of a CPU, at most.
+
+        The kernel leaves what was stolen out of the time that a thread ran. But if another CPU asks it for that time
+        while this one is taken away, it is counted as run, and once more as stolen.
+        """
+        return min(self.ran, self.passed - self.stolen)
+
+    def __str__(self) -> str:
+        passed, ran, waited, stolen = (f"{us / 1000:.1f}" for us in self)
+        return f"ran {ran}, waited {waited}, stolen {stolen}, of {passed} ms"
+
+
+class _Reading(NamedTuple):
+    at: int
+    ran: int
+    waited: int
+    cpu: int
+    stolen: tuple[int, ...]  # of each CPU
+
+    def until(self, end: "_Reading") -> Lap:
+        stolen = end.stolen[end.cpu] - self.stolen[end.cpu]
+        return Lap(end.at - self.at, end.ran - self.ran, end.waited - self.waited, stolen)
+
+
+def _read(pid: int) -> _Reading:
+    thread = Path(f"/proc/{pid}/task/{pid}")
+    ran, waited, _ = map(int, (thread / "schedstat").read_text().split())
+    cpu = int((thread / "stat").read_text().rpartition(")")[2].split()[36])
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()[1:] if line.startswith("cpu")]
+    stolen = tuple(int(line[8]) * TICK_US for line in lines)
+    return _Reading(time.monotonic_ns() // 1000, ran // 1000, waited // 1000, cpu, stolen)
+
+
+class Stopwatch:
+    """Sees every answer of an engine that asks one thing at a time, and keeps a lap for each entry of the slow log.
+
+    A lap begins with the answer before, so it is never shorter than the script.
+    """
+
+    def __init__(self, engine: Engine, pid: int, slow_us: int) -> None:
+        self.laps: dict[int, Lap] = {}  #: by the number of the slow log's entry
+        self.longest = 0  #: microseconds of a CPU in any lap
+        self._engine = engine
+        self._pid = pid
+        self._slow_us = slow_us
+        self._last = _read(pid)
+
+    def saw(self, call: Any, answer: Any) -> None:
+        """Nothing is done with it."""
+
+    async def after(self, verb: str) -> None:
+        lap = self._last.until(_read(self._pid))
+        self.longest = max(self.longest, lap.own)
+        if lap.passed > self._slow_us:
+            client: Any = await self._engine.link.endpoint.client()
+            for entry in await client.slowlog_get(1000):
+                self.laps.setdefault(entry["id"], lap)
+        self._last = _read(self._pid)
+
+    def after_sync(self, verb: str) -> None:
+        raise NotImplementedError("only calls from an event loop are timed")
+
+
+def start_stopwatch(engine: Engine, pid: int, slow_us: int) -> None:
+    """Where the system tells what a thread did; elsewhere time on the wall is all there is."""
+    if Path(f"/proc/{pid}/schedstat").exists():
+        engine.link.spy = Stopwatch(engine, pid, slow_us)
