@@ -8,6 +8,7 @@ from penstock.engine.scripts import load
 
 TOO_LONG_US = 20_000  #: microseconds that no script may take
 SMALL, BIG = 1_000, 1_000_000  #: jobs stored when costs are compared
+RUNS = ("cmdstat_evalsha", "cmdstat_fcall")  #: scripts, and functions
 ROUNDS, PAGE = 30, 20  #: calls that are measured of each script, and jobs in each
 
 Costs = dict[str, float]
@@ -36,7 +37,7 @@ class Meter:
 
     async def _spent(self) -> int:
         stats = await self._client.info("commandstats")
-        return int(stats.get("cmdstat_evalsha", {"usec": 0})["usec"])
+        return sum(int(stats[name]["usec"]) for name in RUNS if name in stats)
 
 
 async def best_of_three(engine: Engine, measure: Callable[[Meter], Awaitable[None]]) -> Costs:
@@ -52,10 +53,12 @@ async def best_of_three(engine: Engine, measure: Callable[[Meter], Awaitable[Non
 async def slow_scripts(engine: Engine) -> list[str]:
     """Scripts that took too long, and their microseconds; says how many there were."""
     client: Any = await engine.link.endpoint.client()
-    verbs = {script.sha: name for name, script in load().items()}
+    verbs = {known: name for name, script in load().items() for known in (script.sha, script.function)}
     found = [(entry["command"].decode(errors="replace").split(), entry) for entry in await client.slowlog_get(1000)]
-    slow = [f"{verbs.get(words[1], '?')} {one['duration']} us" for words, one in found if words[0].startswith("EVAL")]
-    calls = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    scripts = [(words[1], one["duration"]) for words, one in found if words[0] in {"EVAL", "EVALSHA", "FCALL"}]
+    slow = [f"{verbs.get(which, '?')} {duration} us" for which, duration in scripts]
+    stats = await client.info("commandstats")
+    calls = sum(int(stats[name]["calls"]) for name in RUNS if name in stats)
     print(f"{len(slow)} of {calls:,} scripts took more than {TOO_LONG_US // 1000} ms: {slow}")
     return slow
 
