@@ -70,8 +70,8 @@ function batch_kit.adopt(h)
   table.insert(h[LANES], 1, 'batch:' .. b.id .. SEP .. (b[B_LIMIT] >= 0 and b[B_LIMIT] or '') .. SEP .. SEP .. SEP .. SEP .. '1')
 end
 
-local slots = { done = B_DONE, dead = B_DEAD, cancelled = B_CANCELLED }
-local letters = { dead = 'x', cancelled = 'c' }
+local slot_of = { done = B_DONE, dead = B_DEAD, cancelled = B_CANCELLED }
+local letter_of = { dead = 'x', cancelled = 'c' }
 
 -- join(b, name): one member more.
 function batch_kit.join(b, name)
@@ -83,10 +83,10 @@ end
 -- leave(b, name, outcome) → its finish number. The entry is written with the contents, before the header: a member
 -- whose header says that it is finished then has it, whatever happens in between.
 function batch_kit.leave(b, name, outcome)
-  local number, slot = b[B_FINISHES] + 1, slots[outcome]
+  local number, slot = b[B_FINISHES] + 1, slot_of[outcome]
   b[B_FINISHES], b[slot] = number, b[slot] + 1
   put(1, 'ZADD', roster, '0', batch_kit.numbered(b.id, number, name))
-  if letters[outcome] then put(1, 'ZADD', roster, '0', batch_kit.member(b.id, letters[outcome], name)) end
+  if letter_of[outcome] then put(1, 'ZADD', roster, '0', batch_kit.member(b.id, letter_of[outcome], name)) end
   drop(roster, batch_kit.member(b.id, 'u', name))
   if outcome == 'dead' then b.died = true end
   b.news = true
@@ -97,10 +97,10 @@ end
 -- back(b, name, outcome, number): a member that had finished so runs again; if the batch had ended, it goes on.
 function batch_kit.back(b, name, outcome, number)
   if b[B_PHASE] == 'ended' then batch_kit.reopen(b) end
-  local slot = slots[outcome]
+  local slot = slot_of[outcome]
   b[slot] = b[slot] - 1
   drop(roster, batch_kit.numbered(b.id, number, name))
-  if letters[outcome] then drop(roster, batch_kit.member(b.id, letters[outcome], name)) end
+  if letter_of[outcome] then drop(roster, batch_kit.member(b.id, letter_of[outcome], name)) end
   add(roster, '0', batch_kit.member(b.id, 'u', name))
   batch_kit.touch(b)
 end
@@ -117,9 +117,9 @@ end
 
 -- moved(id, h, old, state): a member goes from one state to another. One that runs again though its batch was forgotten
 -- is no member any more.
-local unfinished = { ready = true, held = true, scheduled = true, running = true }
+local is_open = { ready = true, held = true, scheduled = true, running = true }
 function batch_kit.moved(id, h, old, state)
-  local again = old ~= '' and not unfinished[old]
+  local again = old ~= '' and not is_open[old]
   local b = again and batch_kit.of(h[BATCH], h[CREATED]) or not again and batch_kit.one(h[BATCH])
   if again and not b then h[BATCH], h[FINISH] = '', 0 end
   if not b then return end
@@ -127,7 +127,7 @@ function batch_kit.moved(id, h, old, state)
     h[PRIORITY], lines[id] = b[B_PRIORITY], nil
   end
   if old == '' then return h.known or batch_kit.join(b, id) end   -- known: it is only moved to another queue
-  if unfinished[old] and not unfinished[state] then
+  if is_open[old] and not is_open[state] then
     local number = batch_kit.leave(b, id, state)
     if state ~= 'done' then h[FINISH] = number end
   elseif again then
@@ -141,8 +141,8 @@ function batch_kit.subject(b)
   return { [STATE] = '', [TASK] = b[B_NAME], [QUEUE] = '', [FAILURES] = 0, [CRASHES] = 0 }
 end
 
--- at(ms) → a time as msgpack has it.
-local function at(ms)
+-- time_of(ms) → a time as msgpack has it.
+local function time_of(ms)
   return '\199\12\255' .. struct.pack('>I4i8', (ms % 1000) * 1000000, math.floor(ms / 1000))
 end
 
@@ -154,8 +154,8 @@ function batch_kit.told(b)
       'cancelled', b[B_CANCELLED], 'pending', batch_kit.pending(b), 'open', b[B_PHASE] == 'open', 'reason', b[B_REASON],
       'generation', b[B_GENERATION], 'parent', b[B_PARENT], 'priority')
     .. (b[B_PRIORITY] >= 0 and cmsgpack.pack(b[B_PRIORITY]) or nothing)
-    .. cmsgpack.pack('created') .. at(b[B_CREATED])
-    .. cmsgpack.pack('ended') .. (b[B_ENDED] > 0 and at(b[B_ENDED]) or nothing)
+    .. cmsgpack.pack('created') .. time_of(b[B_CREATED])
+    .. cmsgpack.pack('ended') .. (b[B_ENDED] > 0 and time_of(b[B_ENDED]) or nothing)
 end
 
 -- close(b, shut): from now on no member starts, or they do again.
