@@ -11,7 +11,7 @@ from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
 from tests.costs import TOO_LONG_US
 from tests.servers import Cluster, Server, running
-from tests.stopwatch import start_stopwatch
+from tests.stopwatch import Stopwatch
 
 
 @pytest.fixture(scope="session")
@@ -94,8 +94,12 @@ def watched_server() -> Iterator[Server]:
 
 @pytest.fixture
 async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
-    """One that asks a thing at a time, and for which the server's main thread is timed."""
     made = open_engine(watched_server.url, namespace())
-    start_stopwatch(made, watched_server.process.pid, TOO_LONG_US)
     yield made
     await made.link.endpoint.aclose()
+
+
+@pytest.fixture
+def stopwatch(watched_engine: Engine, watched_server: Server) -> Stopwatch:
+    """What the server's main thread did during the engine's long scripts."""
+    return Stopwatch(watched_engine, watched_server.process.pid, TOO_LONG_US)

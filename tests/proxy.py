@@ -31,7 +31,7 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}"
 
     def lose(self, nth: int = 1, command: str = "EVALSHA") -> None:
-        """Lose the reply to the nth such command from now on, whatever the connection."""
+        """Lose the reply to the nth such command from now on, whatever the connection; functions count as scripts."""
         with self._lock:
             self._doomed = (command, nth)
 
@@ -70,7 +70,7 @@ class Proxy:
 
     def _requests(self, near: socket.socket, far: socket.socket, asked: deque[str]) -> None:
         for chunk, parts in _read(near):
-            asked.extend(part[0].decode().upper() for part in parts)
+            asked.extend(part[0].decode().upper().replace("FCALL", "EVALSHA") for part in parts)
             self._flows["requests"].wait()
             with contextlib.suppress(OSError):
                 far.sendall(chunk)

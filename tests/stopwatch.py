@@ -4,18 +4,21 @@ A script's time in the slow log is time on the wall. Where others want the same 
 which the thread did not run: others on this machine had the CPU (`waited`), or others on its host (`stolen`).
 """
 
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.engine.engine import Engine
+from penstock.engine.link import Call
 
-TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: the step in which stolen time is counted
+STEP_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: in which stolen time is counted
 
 
 class Lap(NamedTuple):
-    """Microseconds between two answers of a server, and what its main thread did in them."""
+    """Microseconds from before a call until its answer, and what the server's main thread did in them."""
 
     passed: int
     ran: int
@@ -24,7 +27,7 @@ class Lap(NamedTuple):
 
     @property
     def own(self) -> int:
-        """What it took of a CPU, at most.
+        """What the thread took of a CPU, at most: all scripts of that while are in it.
 
         The kernel leaves what was stolen out of the time that a thread ran. But if another CPU asks it for that time
         while this one is taken away, it is counted as run, and once more as stolen.
@@ -53,15 +56,12 @@ def _read(pid: int) -> _Reading:
     ran, waited, _ = map(int, (thread / "schedstat").read_text().split())
     cpu = int((thread / "stat").read_text().rpartition(")")[2].split()[36])
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()[1:] if line.startswith("cpu")]
-    stolen = tuple(int(line[8]) * TICK_US for line in lines)
+    stolen = tuple(int(line[8]) * STEP_US for line in lines)
     return _Reading(time.monotonic_ns() // 1000, ran // 1000, waited // 1000, cpu, stolen)
 
 
 class Stopwatch:
-    """Sees every answer of an engine that asks one thing at a time, and keeps a lap for each entry of the slow log.
-
-    A lap begins with the answer before, so it is never shorter than the script.
-    """
+    """Takes a lap of every call of an engine, and keeps those of the scripts that are in the slow log."""
 
     def __init__(self, engine: Engine, pid: int, slow_us: int) -> None:
         self.laps: dict[int, Lap] = {}  #: by the number of the slow log's entry
@@ -69,25 +69,25 @@ class Stopwatch:
         self._engine = engine
         self._pid = pid
         self._slow_us = slow_us
-        self._last = _read(pid)
+        # Where the system does not tell what a thread did, nothing is kept: time on the wall is all there is.
+        if Path(f"/proc/{pid}/schedstat").exists():
+            self._together = engine.link.together
+            engine.link.together = self._timed  # type: ignore[method-assign]
 
-    def saw(self, call: Any, answer: Any) -> None:
-        """Nothing is done with it."""
+    async def _timed(self, *calls: Call[Any]) -> list[Any]:
+        async with self.lap():
+            return await self._together(*calls)
 
-    async def after(self, verb: str) -> None:
-        lap = self._last.until(_read(self._pid))
+    @contextlib.asynccontextmanager
+    async def lap(self) -> AsyncIterator[None]:
+        """One call. Others may be under way, so an entry may be in several laps: the longest has all of its script."""
+        second, start = int(time.time()), _read(self._pid)
+        yield
+        lap = start.until(_read(self._pid))
         self.longest = max(self.longest, lap.own)
         if lap.passed > self._slow_us:
             client: Any = await self._engine.link.endpoint.client()
             for entry in await client.slowlog_get(1000):
-                self.laps.setdefault(entry["id"], lap)
-        self._last = _read(self._pid)
-
-    def after_sync(self, verb: str) -> None:
-        raise NotImplementedError("only calls from an event loop are timed")
-
-
-def start_stopwatch(engine: Engine, pid: int, slow_us: int) -> None:
-    """Where the system tells what a thread did; elsewhere time on the wall is all there is."""
-    if Path(f"/proc/{pid}/schedstat").exists():
-        engine.link.spy = Stopwatch(engine, pid, slow_us)
+                if entry["start_time"] >= second:
+                    known = self.laps.get(entry["id"], lap)
+                    self.laps[entry["id"]] = max(known, lap, key=lambda one: one.own)

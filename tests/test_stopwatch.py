@@ -4,22 +4,26 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.link import Call
-from penstock.engine.scripts import load
-from tests.costs import slow_scripts
+from tests.costs import slow_each_time, slow_scripts
+from tests.engine.factories import raw
 from tests.servers import Server
 from tests.stopwatch import Lap, Stopwatch
 
+linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="it does not tell what a thread did")
+BURN = "local start = os.clock() while os.clock() - start < tonumber(ARGV[1]) do end"
 
-async def _burn(engine: Engine, seconds: float) -> None:
+
+async def _burn(engine: Engine, stopwatch: Stopwatch, seconds: float) -> None:
     """A script that takes so much of a CPU."""
-    text = f"local start = os.clock() while os.clock() - start < {seconds} do end return 'ok'"
-    await Call(engine.link, replace(load()["init"], text=text, sha="0" * 40), (), bytes)
+    client: Any = await raw(engine)
+    async with stopwatch.lap():
+        await client.eval(BURN, 0, seconds)
 
 
 @contextlib.asynccontextmanager
@@ -41,33 +45,46 @@ async def _mostly_stopped(server: Server) -> AsyncIterator[None]:
         server.process.send_signal(signal.SIGCONT)
 
 
-@pytest.fixture
-def stopwatch(watched_engine: Engine) -> Stopwatch:
-    if not isinstance(watched_engine.link.spy, Stopwatch):
-        pytest.skip("this system does not tell what a thread did")
-    return watched_engine.link.spy
-
-
+@linux
 async def test_a_script_that_takes_long_of_a_cpu_is_slow(watched_engine: Engine, stopwatch: Stopwatch) -> None:
-    await _burn(watched_engine, 0.2)
-    assert len(await slow_scripts(watched_engine)) == 1
+    await _burn(watched_engine, stopwatch, 0.2)
+    assert len(await slow_scripts(watched_engine, stopwatch)) == 1
     assert stopwatch.longest > 100_000
 
 
+@linux
 async def test_a_script_that_takes_long_because_the_server_could_not_run_is_not(
     watched_engine: Engine, watched_server: Server, stopwatch: Stopwatch
 ) -> None:
-    await _burn(watched_engine, 0)
     async with _mostly_stopped(watched_server):
         while not stopwatch.laps:
-            await _burn(watched_engine, 0.005)
-    assert await slow_scripts(watched_engine) == []
+            await _burn(watched_engine, stopwatch, 0.005)
+    assert await slow_scripts(watched_engine, stopwatch) == []
+
+
+@linux
+async def test_the_calls_of_an_engine_are_timed(watched_engine: Engine, stopwatch: Stopwatch) -> None:
+    await watched_engine.promote()
+    assert stopwatch.longest > 0
 
 
 async def test_a_long_script_that_nobody_timed_is_slow(watched_engine: Engine, stopwatch: Stopwatch) -> None:
-    watched_engine.link.spy = None
-    await _burn(watched_engine, 0.05)
-    assert len(await slow_scripts(watched_engine)) == 1
+    await (await raw(watched_engine)).eval(BURN, 0, 0.05)
+    assert len(await slow_scripts(watched_engine, stopwatch)) == 1
+
+
+@linux
+@pytest.mark.parametrize(("slow_fills", "found"), [(1, 0), (3, 1)])
+async def test_what_is_slow_once_is_looked_at_again_and_what_is_slow_each_time_stays(
+    watched_engine: Engine, stopwatch: Stopwatch, slow_fills: int, found: int
+) -> None:
+    left = [0.1] * slow_fills + [0.0] * 3
+
+    async def fill() -> None:
+        await _burn(watched_engine, stopwatch, left.pop(0))
+
+    await fill()
+    assert len(await slow_each_time(watched_engine, stopwatch, fill)) == found
 
 
 @pytest.mark.parametrize(

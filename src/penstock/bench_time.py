@@ -99,7 +99,9 @@ async def _commands_while_waiting(app: Penstock) -> float:
 async def _sent(app: Penstock) -> int:
     """Commands that clients have sent; what scripts call by themselves is counted under other names."""
     found = await (await app.hub.endpoint.client()).info("commandstats")
-    return sum(int(found.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval", "ping"))
+    return sum(
+        int(found.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "fcall", "eval", "ping")
+    )
 
 
 def _quantile(values: list[float], percent: int) -> float:

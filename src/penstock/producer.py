@@ -65,6 +65,7 @@ class _Line:
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
+        self._alone = False  #: does one caller send its job by itself? A task for it would double what Python does
         self._room: deque[asyncio.Future[None]] = deque()  #: those who wait until fewer jobs wait to be sent
         self._deadline = deadline
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
@@ -74,9 +75,21 @@ class _Line:
         until = self._loop.time() + self._deadline
         while len(self._waiting) >= WAITING:
             await self._wait_for_room(until)
+        if not (self._waiting or self._sending or self._scheduled or self._alone):
+            self._alone = True
+            try:
+                await asyncio.sleep(0)  # until the end of the tick: is it still alone?
+                if not self._waiting:
+                    return checked((await self._engine.enqueue([job]))[0], job.header.queue)
+            finally:
+                self._alone = False
+            return await self._enqueue_with_others(job, until, first=True)
+        return await self._enqueue_with_others(job, until)
+
+    async def _enqueue_with_others(self, job: NewJob, until: float, *, first: bool = False) -> Placed:
         answer: asyncio.Future[Placed] = self._loop.create_future()
-        self._waiting.append((job, answer))
-        self._due.append((until, answer))
+        self._waiting.insert(0 if first else len(self._waiting), (job, answer))
+        self._due.insert(0 if first else len(self._due), (until, answer))
         self._set_alarm()
         self._schedule()
         return await answer

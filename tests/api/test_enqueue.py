@@ -147,10 +147,10 @@ async def test_enqueue_many_sends_a_page_per_script_call(app: Penstock) -> None:
         return x
 
     await app.enqueue_many([echo.call(0)])
-    before = await stats(app, "evalsha")
+    before = await stats(app, "fcall")
     jobs = await app.enqueue_many(calls_of(echo, range(5 * PAGE)))
     assert len({job.id for job in jobs}) == 5 * PAGE
-    assert await stats(app, "evalsha") - before == 5
+    assert await stats(app, "fcall") - before == 5
 
 
 async def test_enqueue_many_bounds_a_page_in_bytes_too(app: Penstock) -> None:
@@ -159,9 +159,9 @@ async def test_enqueue_many_bounds_a_page_in_bytes_too(app: Penstock) -> None:
         return len(data)
 
     await weigh.enqueue(b"")
-    before = await stats(app, "evalsha")
+    before = await stats(app, "fcall")
     heavy = await app.enqueue_many(weigh.call(b"x" * 1_000_000) for _ in range(9))
-    assert await stats(app, "evalsha") - before == 3
+    assert await stats(app, "fcall") - before == 3
     await asyncio.gather(*(job.cancel() for job in heavy))
 
 
@@ -385,10 +385,10 @@ async def test_what_is_enqueued_in_one_tick_travels_in_one_script_call(app: Pens
         return x
 
     await echo.enqueue(0)
-    before = await stats(app, "evalsha")
+    before = await stats(app, "fcall")
     jobs = await asyncio.gather(*(echo.enqueue(number) for number in range(PAGE)))
     assert len({job.id for job in jobs}) == PAGE
-    assert await stats(app, "evalsha") - before == 1
+    assert await stats(app, "fcall") - before == 1
 
 
 async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Penstock) -> None:
@@ -397,10 +397,10 @@ async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Pen
         return x
 
     await echo.enqueue(-1)
-    open_before, calls_before = await connections(app), await stats(app, "evalsha")
+    open_before, calls_before = await connections(app), await stats(app, "fcall")
     jobs = await asyncio.gather(*(echo.enqueue(number) for number in range(5_000)))
     assert len({job.id for job in jobs}) == 5_000
-    assert await stats(app, "evalsha") - calls_before <= 5_000 / PAGE + 5
+    assert await stats(app, "fcall") - calls_before <= 5_000 / PAGE + 5
     assert await connections(app) - open_before <= 4
     assert (await app.hub.views.counts())["default"]["ready"] == 5_001
 

@@ -232,6 +232,13 @@ async def raw(engine: Engine) -> Any:
     return await engine.link.endpoint.client()
 
 
+async def forget_scripts(engine: Engine) -> None:
+    """The server loses its scripts and functions, as when it is started again or another takes its place."""
+    client = await raw(engine)
+    await client.script_flush()
+    await client.function_flush()
+
+
 async def header_of(engine: Engine, job_id: str) -> Header:
     record = await Views(engine).job(job_id)
     assert record is not None, job_id

@@ -12,7 +12,18 @@ from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from penstock.errors import QueueFull
 from tests.conftest import namespace, open_engine
-from tests.engine.factories import LIFE, TestWorker, call_of, dump, enqueue, listening, new_job, raw, states
+from tests.engine.factories import (
+    LIFE,
+    TestWorker,
+    call_of,
+    dump,
+    enqueue,
+    forget_scripts,
+    listening,
+    new_job,
+    raw,
+    states,
+)
 from tests.servers import Server, running
 
 NOTHING = Retention(finished=0, tomb_life=0, tombs=0, dead_life=0, dead=0)
@@ -129,7 +140,7 @@ async def test_everything_but_enqueue_and_revive_works(engine: Engine, small: Se
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_client_that_connects_now_works_too(engine: Engine, small: Server, blocking: bool) -> None:
     await fill_for_good(engine)
-    await (await raw(engine)).script_flush()
+    await forget_scripts(engine)
     async with new_client(engine, small) as late:
         refused, register, lease = late.enqueue([new_job()]), late.register("w", LIFE), late.lease("w", 1)
         with pytest.raises(QueueFull):

@@ -16,7 +16,19 @@ from penstock.errors import PenstockError, SchemaMismatch, Unavailable, Unsuitab
 from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, header_of, new_job, populate, raw, states
+from tests.engine.factories import (
+    LIFE,
+    TestWorker,
+    dump,
+    enqueue,
+    forget_scripts,
+    happened,
+    header_of,
+    new_job,
+    populate,
+    raw,
+    states,
+)
 from tests.engine.test_abort import SCENARIOS
 from tests.proxy import Proxy, proxied
 from tests.servers import Server, running
@@ -64,7 +76,7 @@ async def test_a_script_that_the_server_lost_is_sent_again_and_the_blocking_twin
         clock = Clock()
         engine = open_engine(url, namespace(), clock)
         call = await SCENARIOS[verb](engine, clock)
-        await (await raw(engine)).script_flush()
+        await forget_scripts(engine)
         answers.append(call.sync() if blocking else await call)
         stored.append((await states(engine), await happened(engine)))
         assert await audit(engine) == []
@@ -76,7 +88,7 @@ async def test_a_script_that_the_server_lost_is_sent_again_and_the_blocking_twin
 
 async def test_scripts_that_were_lost_before_a_pipeline_are_sent_again_in_its_order(engine: Engine) -> None:
     await engine.init()
-    await (await raw(engine)).script_flush()
+    await forget_scripts(engine)
     calls = (engine.register("w", LIFE), engine.enqueue([new_job("a"), new_job("b")]), engine.lease("w", 1))
     answers = await engine.link.together(*calls)
     assert calls[0].decode(answers[0]) == "ok"
@@ -126,7 +138,7 @@ async def test_a_layout_that_is_not_known_is_refused_and_not_touched(url: str, v
         await call
     with pytest.raises(UnsuitableServer):
         call.sync()
-    await client.script_flush()
+    await forget_scripts(engine)
     with pytest.raises(SchemaMismatch):
         await call
     assert await dump(engine) == before
@@ -154,6 +166,7 @@ async def test_after_flushall_workers_register_again_and_go_on(own: Server) -> N
         await populate(engine)
         own.client().flushall()
         own.client().script_flush()
+        own.client().function_flush()
         assert await engine.lease("worker", 9) == Leased("unknown", again=False, leases=[])
         assert (await engine.renew(LIFE, ["worker"])).words == ["unknown"]
         assert await engine.complete("worker", [("running", 2, b"")]) == ["stale"]
@@ -223,7 +236,7 @@ async def test_a_call_whose_reply_was_lost_is_answered_as_if_it_were_the_first(
         async with opened(url, clock=clock) as engine:
             call = await SCENARIOS[verb](engine, clock)
             if url == proxy.url:
-                # Both ways of sending begin with EVALSHA; the script is there after the first round.
+                # The script, or the function, is there after the first round.
                 proxy.lose()
             answers.append(await asyncio.to_thread(call.sync) if blocking else await call)
             stored.append({job_id: await header_of(engine, job_id) for job_id in await states(engine)})

@@ -425,6 +425,7 @@ class Machine(RuleBasedStateMachine):
     @step(1)
     def forget_scripts(self) -> None:
         self.world.client.script_flush()
+        self.world.client.function_flush()
 
     @rule(step=step.any())
     def take(self, step: tuple[str, dict[str, Any]]) -> None:

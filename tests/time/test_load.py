@@ -13,9 +13,21 @@ from penstock import Penstock
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from tests.conftest import namespace
-from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, best_of_three, grown, slow_scripts
+from tests.costs import (
+    BIG,
+    PAGE,
+    ROUNDS,
+    SMALL,
+    TOO_LONG_US,
+    Meter,
+    best_of_three,
+    grown,
+    slow_each_time,
+    slow_scripts,
+)
 from tests.engine.factories import new_job
 from tests.servers import Server
+from tests.stopwatch import Stopwatch
 
 
 @pytest.mark.long
@@ -35,6 +47,7 @@ async def test_a_hundred_thousand_jobs_due_at_one_instant_all_start_once_and_non
             all_started.set()
 
     async with app:
+        stopwatch = Stopwatch(app.hub.engine, watched_server.process.pid, TOO_LONG_US)
         await app.enqueue_many(run.using(at=due).call(i) for i in range(number))
         assert datetime.now(UTC) < due, "this machine is too slow for 60 s of enqueueing"
         async with app.worker(concurrency=200), app.worker(concurrency=200):
@@ -42,26 +55,28 @@ async def test_a_hundred_thousand_jobs_due_at_one_instant_all_start_once_and_non
             took = (datetime.now(UTC) - due).total_seconds()
         print(f"\n{number:,} due at one instant: all started within {took:.1f} s")
         assert (len(started), set(started.values()), early) == (number, {1}, [])
-        assert await slow_scripts(app.hub.engine) == []
+        assert await slow_scripts(app.hub.engine, stopwatch) == []
         assert await audit(app.hub.engine) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_scheduled_as_with_a_thousand(
-    watched_engine: Engine,
+    watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
     """And none takes more than 20 ms of a CPU, also while the million comes in and the server's tables double.
 
     What is held against the 20 ms is the time in which the server's main thread ran: on a busy machine a few calls in
-    ten thousand take longer on the wall, for the thread had to wait. Those are printed with what it did meanwhile.
+    ten thousand take longer on the wall, for the thread had to wait. Those are printed with what it did meanwhile. If
+    one had a CPU for longer than 20 ms, the million comes in again, twice at most: it counts if one does every time.
     """
     engine = watched_engine
     await _fill(engine, SMALL)
     small = await best_of_three(engine, partial(_measure, engine))
     await _fill(engine, BIG - SMALL)
     big = await best_of_three(engine, partial(_measure, engine))
-    assert (grown(small, big), await slow_scripts(engine)) == ({}, [])
+    slow = await slow_each_time(engine, stopwatch, partial(_fill, engine, BIG))
+    assert (grown(small, big), slow) == ({}, [])
 
 
 async def _fill(engine: Engine, number: int) -> None:

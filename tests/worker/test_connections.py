@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.api.looks import commands, eventually, on_both
-from tests.engine.factories import raw
+from tests.engine.factories import forget_scripts, raw
 from tests.proxy import proxied
 from tests.servers import Server
 from tests.worker.harness import Crew, cpu_seconds, crew_at, pause, tree
@@ -97,7 +97,7 @@ async def test_scripts_are_flushed_all_the_time(crew: Crew) -> None:
     await crew.started("-c", "10")
 
     async def flush() -> None:
-        await (await raw(crew.app.hub.engine)).script_flush()
+        await forget_scripts(crew.app.hub.engine)
 
     assert await _harassed(crew, flush, 4, 0.05) == 0
 

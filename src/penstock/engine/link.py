@@ -27,6 +27,7 @@ LONGEST_PAUSE: Final = 2.0
 # Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
 _ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
+_MISSING = frozenset({"PENSTOCKSCHEMA missing", "Function not found"})
 # redis-py cuts the code off the texts of these.
 _CODES: Final[dict[type[Exception], str]] = {
     redis_errors.AskError: "ASK",
@@ -81,10 +82,12 @@ class Link:
         self.stop_at = 0  #: test build only: the redis.call at which scripts stop
         self.spy: Spy | None = None
         self._pause = SHORTEST_PAUSE  #: before it sends again: what is lost already is not tried ten times more
+        self._functions = True  #: does the server keep the verbs that every job goes through?
         self.test_clock = test_clock
         scripts = load(test=test_clock is not None)
         self._scripts = scripts
         self._keys = {name: [keys(key) for key in script.keys] for name, script in scripts.items()}
+        self._starts: dict[tuple[str, str], bytes] = {}
 
     def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T]) -> Call[T]:
         return Call(self, self._scripts[verb], args, decode)
@@ -106,7 +109,7 @@ class Link:
 
     async def ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
-        trouble = _Trouble(self.deadline, str(self.endpoint), self._pause)
+        trouble = _Trouble(self.deadline, self.endpoint, self._pause)
         try:
             async with asyncio.timeout(self.deadline):
                 while True:
@@ -134,7 +137,7 @@ class Link:
 
     def ask_sync(self, question: Callable[[Any], T]) -> T:
         """The same from blocking code."""
-        trouble = _Trouble(self.deadline, str(self.endpoint), self._pause)
+        trouble = _Trouble(self.deadline, self.endpoint, self._pause)
         while True:
             try:
                 answer = question(self.endpoint.client_sync())
@@ -149,37 +152,67 @@ class Link:
                 return answer
 
     async def _send(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
-        answers = await _trip(client, [self._command("EVALSHA", call.script.sha, call) for call in calls])
-        if any(_unknown(answer) for answer in answers):
-            # The server lost, or never had, a script or this namespace. All calls again, so that they keep their order.
-            texts = [self._command("EVAL", call.script.text, call) for call in calls]
-            answers = (await _trip(client, [self._init(), *texts]))[1:]
+        answers = await _trip(client, [self._short(call) for call in calls])
+        if any(map(_unknown, answers)):
+            loads, texts = self._in_full(calls)
+            answers = self._without_loads(await _trip(client, loads + texts), len(loads))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         return answers
 
     def _send_sync(self, client: Any, call: Call[Any]) -> Any:
-        try:
-            return client.execute_command(*self._command("EVALSHA", call.script.sha, call))
-        except redis_errors.ResponseError as error:
-            if not _unknown(error):
-                raise
-            client.execute_command(*self._init())
-            return client.execute_command(*self._command("EVAL", call.script.text, call))
+        answers = _trip_sync(client, [self._short(call)])
+        if _unknown(answers[0]):
+            loads, texts = self._in_full([call])
+            answers = self._without_loads(_trip_sync(client, loads + texts), len(loads))
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
 
-    def _command(self, kind: str, script: str, call: Call[Any]) -> list[Argument]:
-        keys = self._keys[call.script.name]
-        return [kind, script, len(keys), *keys, *call.args, *self._test_args()]
+    def _short(self, call: Call[Any]) -> bytes:
+        """A call by the name of what the server has in store for it."""
+        script = call.script
+        if script.function and self._functions:
+            return self._packed("FCALL", script.function, call)
+        return self._packed("EVALSHA", script.sha, call)
 
-    def _init(self) -> list[Argument]:
-        return self._command("EVAL", self._scripts["init"].text, self.call("init", (), bytes))
+    def _in_full(self, calls: Sequence[Call[Any]]) -> tuple[list[bytes], list[bytes]]:
+        """What the server has to know first, and the calls as texts, for one that lost, or never had, any of it.
+
+        All calls again, so that they keep their order. That they are texts makes them independent of whether it takes
+        the libraries.
+        """
+        libraries = dict.fromkeys(call.script.library for call in calls if call.script.library and self._functions)
+        loads = [_pack(("FUNCTION", "LOAD", library)) for library in libraries]
+        init = self.call("init", (), bytes)
+        return (
+            [self._packed("EVAL", init.script.text, init), *loads],
+            [self._packed("EVAL", call.script.text, call) for call in calls],
+        )
+
+    def _without_loads(self, answers: list[Any], loads: int) -> list[Any]:
+        """The answers to the calls. A server that has no functions, or does not let us load them, is given scripts."""
+        for answer in answers[1:loads]:
+            if isinstance(answer, redis_errors.ResponseError) and not _is_passing(answer):
+                self._functions = False
+        return answers[loads:]
+
+    def _packed(self, kind: str, what: str, call: Call[Any]) -> bytes:
+        """A command as it is sent. What all calls of a verb have in common is packed once."""
+        name = call.script.name
+        keys = self._keys[name]
+        args = (*call.args, *self._test_args())
+        start = self._starts.get((kind, name))
+        if start is None:
+            start = self._starts[kind, name] = _body(_pack((kind, what, len(keys), *keys)))
+        return b"*%d\r\n%b%b" % (3 + len(keys) + len(args), start, _body(_pack(args)) if args else b"")
 
     def _test_args(self) -> tuple[Argument, ...]:
         return (self.test_clock(), self.stop_at) if self.test_clock else ()
 
 
-async def _trip(client: Any, commands: list[list[Argument]]) -> list[Any]:
+async def _trip(client: Any, commands: list[bytes]) -> list[Any]:
     """Commands out, answers back, errors among them, on one of the client's connections.
 
     Its pipeline would do the same with four times the work. A connection whose answers were not all read is closed, so
@@ -188,18 +221,13 @@ async def _trip(client: Any, commands: list[list[Argument]]) -> list[Any]:
     pool = client.connection_pool
     connection = await pool.get_connection()
     try:
-        await connection.send_packed_command(b"".join(map(_pack, commands)), check_health=False)
+        await connection.send_packed_command(b"".join(commands), check_health=False)
         return [await _answer(connection) for _ in commands]
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
     finally:
         await pool.release(connection)
-
-
-def _pack(command: list[Argument]) -> bytes:
-    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub allows one word only
-    return packed
 
 
 async def _answer(connection: Any) -> Any:
@@ -209,10 +237,41 @@ async def _answer(connection: Any) -> Any:
         return error
 
 
+def _trip_sync(client: Any, commands: list[bytes]) -> list[Any]:
+    """The same from blocking code."""
+    pool = client.connection_pool
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command([b"".join(commands)], check_health=False)
+        return [_answer_sync(connection) for _ in commands]
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+def _answer_sync(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis_errors.ResponseError as error:
+        return error
+
+
+def _pack(command: Sequence[Argument]) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub allows one word only
+    return packed
+
+
+def _body(packed: bytes) -> bytes:
+    """Its words, without their number in front."""
+    return packed[packed.index(b"\n") + 1 :]
+
+
 class _Trouble:
     """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
 
-    def __init__(self, deadline: float, where: str, pause: float) -> None:
+    def __init__(self, deadline: float, where: Endpoint, pause: float) -> None:
         self._where = where
         self._deadline = deadline
         self._until = time.monotonic() + deadline
@@ -245,6 +304,11 @@ class _Trouble:
         )
 
 
+def _is_passing(error: Exception) -> bool:
+    """Says nothing about whether this server takes libraries."""
+    return "already exists" in str(error) or _word(error) in _PASSING | _ELSEWHERE | {"OOM"}
+
+
 def _word(error: Exception) -> str:
     return _CODES.get(type(error)) or str(error).partition(" ")[0]
 
@@ -252,7 +316,7 @@ def _word(error: Exception) -> str:
 def _unknown(answer: object) -> bool:
     if not isinstance(answer, redis_errors.ResponseError):
         return False
-    return isinstance(answer, redis_errors.NoScriptError) or str(answer) == "PENSTOCKSCHEMA missing"
+    return isinstance(answer, redis_errors.NoScriptError) or str(answer) in _MISSING
 
 
 def _mismatch(error: Exception) -> str:

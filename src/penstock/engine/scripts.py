@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from penstock.batch_state import BatchState
+from penstock.engine.functions import library
 from penstock.exposition import RANGES
 from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
@@ -52,7 +53,8 @@ local function call(command, key, ...)
 end
 """
 _CHECK: Final = """\
-local schema = call('HGET', meta, 'schema')
+local schema, seq_before, fence_before, halted_now, accepted_before =
+  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted'))
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
 _DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
@@ -66,6 +68,8 @@ class Script:
     text: str
     sha: str
     keys: tuple[str, ...]
+    function: str = ""  #: its name, if the server is to keep it as one, and the library that it is in
+    library: str = ""
 
 
 @cache
@@ -91,7 +95,13 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
         "end)()",
     ]
     text = "\n".join(map(_constants_in, parts))
-    return Script(name, text, hashlib.sha1(text.encode()).hexdigest(), tuple(keys))  # noqa: S324  (EVALSHA's own hash)
+    sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
+    if not _declared(verb, "kept"):
+        return Script(name, text, sha, tuple(keys))
+    flags = "".join(f"'{flag}'" for flag in _declared(verb, "flags") if flag == "allow-oom")
+    files = [*map(_constants_in, [*included, verb])]
+    function, library_text = library(name, flags, keys, parts[2], _constants_in(_CHECK), files)
+    return Script(name, text, sha, tuple(keys), function, library_text)
 
 
 def _used(piece: str, *rest: str) -> frozenset[str]:

@@ -39,9 +39,32 @@ class Node:
 
 
 class Pool(redis.asyncio.ConnectionPool):
-    """redis-py's pool, which can also let go of idle connections while others are in use."""
+    """redis-py's pool, which can also let go of idle connections while others are in use.
+
+    Taking a connection and giving it back does no more than that: redis-py's own way, with its locks, counters and
+    events, takes a quarter of the time that one call does.
+    """
 
     _retired = False
+
+    async def get_connection(self, *_: object, **__: object) -> Any:
+        """Give a connection that is open, as far as this side knows; who finds that it is not sends again."""
+        connection: Any = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            if connection.is_connected and await connection.can_read():  # it was closed from the other side
+                await connection.disconnect(nowait=True)
+            if not connection.is_connected:
+                await connection.connect()
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def release(self, connection: AsyncAbstractConnection) -> None:
+        self._in_use_connections.discard(connection)
+        self._available_connections.append(connection)
+        if self._retired:
+            await self.drop_idle()
 
     async def drop_idle(self) -> None:
         # Taken out of the pool before the first await: a connection must not be closed while another task picks it up.
@@ -67,10 +90,28 @@ class Pool(redis.asyncio.ConnectionPool):
         self._available_connections.clear()
         self._in_use_connections.clear()
 
-    async def release(self, connection: AsyncAbstractConnection) -> None:
-        await super().release(connection)
-        if self._retired:
-            await self.drop_idle()
+
+class SyncPool(redis.ConnectionPool):
+    """The same for blocking code. Whoever forks makes another pool."""
+
+    def get_connection(self, *_: object, **__: object) -> Any:
+        with self._lock:
+            connection = self._available_connections.pop() if self._available_connections else self.make_connection()
+            self._in_use_connections.add(connection)
+        try:
+            if connection.can_read():  # it was closed from the other side
+                connection.disconnect()
+            connection.connect()
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        with self._lock:
+            if connection in self._in_use_connections:
+                self._in_use_connections.remove(connection)
+                self._available_connections.append(connection)
 
 
 async def _close(connections: Iterable[AsyncAbstractConnection]) -> None:
@@ -100,7 +141,7 @@ def open_async(node: Node) -> tuple[redis.asyncio.Redis, Pool]:
 def open_sync(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> redis.Redis:
     kinds = (redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection)
     settings = _settings(node, timeout, connect_timeout) | {"retry": Retry(NoBackoff(), 0)}
-    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=_kind(node, kinds), **settings))
+    return redis.Redis(connection_pool=SyncPool(connection_class=_kind(node, kinds), **settings))
 
 
 def _kind(node: Node, kinds: tuple[Any, Any, Any]) -> Any:

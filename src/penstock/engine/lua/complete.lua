@@ -1,6 +1,7 @@
 -- complete: running → done.
 -- flags: allow-oom
 -- keys: payloads results
+-- kept: as a function
 -- include: header write lanes batches move line enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale

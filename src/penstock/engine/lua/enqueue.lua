@@ -1,5 +1,6 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
+-- kept: as a function
 -- include: header write lanes batches move line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
 -- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
@@ -21,7 +22,7 @@ local kind            -- that of the last one
 local function admit(id, label, payload)
   if not kind or kind.mark ~= label then kind = kind_of(string.sub(label, 3)) end
   if not has_room(kind[QUEUE]) then return answer('full', id, '') end
-  sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
+  sequence = (sequence or tonumber(seq_before or 0)) + 1
   local turn = string.format('%02d%014d', kind[PRIORITY], sequence)
   local a, b, c = records.n, contents.n, places.n
   records[a + 1], records.n = id, a + 2

@@ -1,6 +1,7 @@
 -- lease: ready | held → running. Gives a worker the first jobs of its queues; the pair (worker, call) names the attempts.
 -- flags: allow-oom
 -- keys: payloads workers calls
+-- kept: as a function
 -- include: header write lanes batches move line enter finish create ends candidates numbers halt
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
@@ -16,10 +17,8 @@ local function give(id, packed, payload)
   answer[n + 1], answer[n + 2], answer[n + 3] = id, packed, payload
 end
 
-if not call('ZSCORE', workers, worker) then return { 'unknown', 0 } end
-local made, known = numbers_of(worker, tonumber(number), tonumber(ARGV[3]))
-if known == 'stale' then return { 'stale', 0 } end
-if known == 'made' then
+-- given_again() → what an earlier call gave, as far as it is not settled.
+local function given_again()
   local before = still_held(claim)
   if #before > 0 then
     local packed, contents = call('HMGET', jobs, unpack(before)), call('HMGET', payloads, unpack(before))
@@ -27,6 +26,11 @@ if known == 'made' then
   end
   return answer
 end
+
+if not call('ZSCORE', workers, worker) then return { 'unknown', 0 } end
+local made, known = numbers_of(worker, tonumber(number), tonumber(ARGV[3]))
+if known == 'stale' then return { 'stale', 0 } end
+if known == 'made' then return given_again() end
 
 local names = {}
 for at = 6, ARGC do names[#names + 1] = ARGV[at] end
@@ -84,15 +88,10 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
--- ask_meta(): the last fence, and the tasks that are halted.
-local fence, fence_before, halted
-local function ask_meta()
-  if fence then return end
-  local found = call('HMGET', meta, 'fence', 'halted')
-  fence, halted = math.max(tonumber(found[1] or 0), now_us - 1), halted_in(found[2] or '')
-  fence_before = fence
-end
 
+local halted = halted_in(halted_now)
+local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
+local fence = first_fence
 
 -- start(id, h, payload): it runs.
 local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
@@ -114,7 +113,6 @@ end
 local function begin(some, state)
   local taken, headers = runnable(some, headers_of(some, glimpse), state)
   if #taken == 0 then return end
-  ask_meta()
   meet(headers, #taken)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
@@ -156,7 +154,6 @@ end
 -- run.
 local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
 local function start_plain(some, raw, from)
-  ask_meta()
   local fine, kinds_of, times, to = pcall(plain_run, some, raw, from)
   if not fine or to < from then return from end
   local contents = call('HMGET', payloads, unpack(some, from, to))
@@ -216,14 +213,20 @@ while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   if #waiting_ids == 0 then break end
   begin(waiting_ids, 'held')
 end
-if fence ~= fence_before then call('HSET', meta, 'fence', fence) end
+if fence > first_fence then store(meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end
 
 for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
-call('HSET', calls, worker, made)
-local hungry = #answer - 2 < want * 3 and answer[2] == 0
-for _, name in ipairs(names) do
-  if hungry then add(idle, 0, name .. SEP .. worker) else drop(idle, name .. SEP .. worker) end
+
+-- rest(): this worker sleeps until it is woken, if it could have taken more.
+local function rest()
+  local hungry = #answer - 2 < want * 3 and answer[2] == 0
+  for _, name in ipairs(names) do
+    if hungry then add(idle, 0, name .. SEP .. worker) else drop(idle, name .. SEP .. worker) end
+  end
 end
+
+call('HSET', calls, worker, made)
+rest()
 finish()
 return answer

@@ -1,6 +1,7 @@
 -- renew: workers stay alive, whatever they run and however long it takes.
 -- flags: allow-oom
 -- keys: cancels
+-- kept: as a function
 -- include: header write lanes batches move line enter finish life
 -- args: life in ms, then the workers
 -- returns: per worker: ok | unknown; the running jobs whose cancelling was asked for: worker, id, …; how many others are

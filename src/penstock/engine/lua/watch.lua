@@ -1,6 +1,7 @@
 -- watch: asks to be told when jobs finish. What has finished already is answered at once.
 -- flags: allow-oom
 -- keys: waiting results attempts
+-- kept: as a function
 -- include: header
 -- args: the client whose mailbox is to be told, then the ids
 -- returns: per job: its state or missing, and of a finished one its header, result and failed tries ('' each if none)

@@ -3,12 +3,15 @@
 
 local created = 0       -- jobs made in this call
 local entered = {}      -- queues that they are in
+local found_queues = {} -- those of them that were there before
 local claimed = {}      -- unique key → the one of them that has it
 
 -- accept(): counts what was created, makes its queues known, and finishes.
 local function accept()
-  if created > 0 then call('HINCRBY', meta, 'accepted', created) end
-  for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
+  if created > 0 then store(meta, 'accepted', (accepted_before or 0) + created) end
+  for queue in pairs(entered) do
+    if not found_queues[queue] then call('HSETNX', queues, queue, '') end
+  end
   finish()
 end
 

@@ -59,7 +59,7 @@ function endings.look_at()
     set(batches, 'state' .. SEP .. b.id, cmsgpack.pack({ unpack(b, 1, B_FIELDS) }))
   end
   if created > before then
-    call('HINCRBY', meta, 'accepted', created - before)
+    store(meta, 'accepted', (accepted_before or 0) + created)
     for queue in pairs(entered) do call('HSETNX', queues, queue, '') end
   end
 end

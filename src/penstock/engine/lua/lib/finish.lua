@@ -53,7 +53,7 @@ local function finish()
     fill(refills)
   end
   if next(known_lanes) then save_lanes() end
-  if sequence then call('HSET', meta, 'seq', sequence) end
+  if sequence then store(meta, 'seq', sequence) end
   write()
   for queue, row in pairs(deltas) do
     for state, change in pairs(row) do

@@ -3,7 +3,7 @@
 -- halted_in(text) → task → true, of those that are named there.
 local function halted_in(text)
   local found = {}
-  for task in string.gmatch(text, '[^\31]+') do found[task] = true end
+  for task in string.gmatch(text or '', '[^\31]+') do found[task] = true end
   return found
 end
 

@@ -81,7 +81,7 @@ end
 
 -- tail(id, h, shown): gives a job that enters `ready` the last place in its line. One that a lane shows arrived before.
 local function tail(id, h, shown)
-  sequence = (sequence or tonumber(call('HGET', meta, 'seq') or 0)) + 1
+  sequence = (sequence or tonumber(seq_before or 0)) + 1
   h[SEQ] = sequence
   if not shown then h[ARRIVAL] = sequence end
   lines[id] = nil

@@ -7,7 +7,9 @@ local rooms = {}   -- queue → how many more it takes
 local function has_room(queue)
   local left = rooms[queue]
   if not left then
-    left = tonumber(string.match(call('HGET', queues, queue) or '', 'max=(%d+)%.')) or math.huge
+    local setting = call('HGET', queues, queue)
+    found_queues[queue] = setting
+    left = setting and setting ~= '' and tonumber(string.match(setting, 'max=(%d+)%.')) or math.huge
     if left < math.huge then
       local at = queue .. SEP
       local waiting_now = call('HMGET', counts, at .. 'ready', at .. 'scheduled', at .. 'held')

@@ -1,0 +1,150 @@
+"""Functions: verbs that the server keeps do what their scripts do, and one call leaves nothing for the next."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine
+from penstock.engine.functions import Part
+from penstock.engine.scripts import Script, load
+from penstock.errors import PenstockError
+from tests.conftest import Clock, namespace, open_engine
+from tests.engine.factories import LIFE, TestWorker, dump, enqueue, forget_scripts, new_job, raw, states
+from tests.engine.test_abort import SCENARIOS
+from tests.servers import Server, running
+
+KEPT = sorted(name for name, script in load().items() if script.function)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    """A server with a user who may run scripts, but load no functions."""
+    with running(Server("--appendonly", "no")) as server:
+        server.client().acl_setuser(
+            "limited", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all", "-function"]
+        )
+        yield server
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Engine]:
+    engine = open_engine(url, namespace())
+    try:
+        yield engine
+    finally:
+        await engine.link.endpoint.aclose()
+
+
+async def calls(engine: Engine, command: str) -> int:
+    found = await (await raw(engine)).info("commandstats")
+    return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_what_every_job_goes_through_is_kept() -> None:
+    assert {"enqueue", "lease", "complete", "retry", "renew", "promote", "watch"} == set(KEPT)
+
+
+@pytest.mark.parametrize("test", [False, True])
+@pytest.mark.parametrize("verb", KEPT)
+def test_the_server_takes_the_library(own: Server, verb: str, test: bool) -> None:
+    script = load(test=test)[verb]
+    own.client().function_flush()
+    assert own.client().function_load(script.library) == script.function.encode()
+
+
+def test_builds_that_differ_have_names_that_differ() -> None:
+    names = [script.function for test in (False, True) for script in load(test=test).values() if script.function]
+    assert len(set(names)) == len(names) == 2 * len(KEPT)
+
+
+async def test_after_the_first_call_only_functions_are_called(own: Server) -> None:
+    async with connected(own.url) as engine:
+        await engine.register("w", LIFE)
+        await enqueue(engine, new_job("a"))
+        await engine.lease("w", 1)
+        scripts, functions = await calls(engine, "evalsha") + await calls(engine, "eval"), await calls(engine, "fcall")
+        await enqueue(engine, new_job("b"))
+        engine.enqueue([new_job("c")]).sync()
+        await engine.lease("w", 2)
+        assert await calls(engine, "evalsha") + await calls(engine, "eval") == scripts
+        assert await calls(engine, "fcall") == functions + 3
+
+
+@pytest.mark.parametrize("verb", KEPT)
+async def test_a_call_that_was_stopped_anywhere_leaves_nothing_for_the_next(single: Server, verb: str) -> None:
+    """The next call, of the same function, is about another namespace: it does there what it always does."""
+    clocks = [Clock() for _ in range(3)]
+    whole, spoilt, after = (open_engine(single.url, namespace(), clock) for clock in clocks)
+    expected = await (await SCENARIOS[verb](whole, clocks[0]))
+    stopped = await SCENARIOS[verb](spoilt, clocks[1])
+    checked = await SCENARIOS[verb](after, clocks[2])
+    before = await dump(after)
+    for at in range(3, 100):
+        spoilt.link.stop_at = at
+        try:
+            await stopped
+        except PenstockError:
+            pass
+        else:
+            break
+        assert await dump(after) == before
+    spoilt.link.stop_at = 0
+    assert await checked == expected
+    assert await states(after) == await states(whole)
+    assert await audit(after) == []
+    for engine in (whole, spoilt, after):
+        await (await raw(engine)).delete(*engine.all_keys())
+        await engine.link.endpoint.aclose()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_user_who_may_load_no_functions_works_with_scripts(own: Server, blocking: bool) -> None:
+    url = f"redis://limited:secret@127.0.0.1:{own.port}"
+    async with connected(own.url) as engine:
+        await forget_scripts(engine)
+    async with connected(url) as engine:
+        worker = await TestWorker(engine, "w").register()
+        for n in range(3):
+            call = engine.enqueue([new_job(f"{n}")])
+            placed = call.sync() if blocking else await call
+            assert placed[0].word == "created"
+        assert [lease.id for lease in await worker.lease(3)] == ["0", "1", "2"]
+        functions = await calls(engine, "fcall")
+        await enqueue(engine, new_job("last"))
+        assert await calls(engine, "fcall") == functions
+        assert await audit(engine) == []
+
+
+async def test_a_library_that_is_there_already_is_used(own: Server) -> None:
+    script: Script = load()["enqueue"]
+    async with connected(own.url) as engine:
+        await forget_scripts(engine)
+        client: Any = await raw(engine)
+        await client.function_load(script.library)
+        await enqueue(engine, new_job("a"), new_job("b"))
+        before = await calls(engine, "fcall")
+        await enqueue(engine, new_job("c"))
+        assert await calls(engine, "fcall") == before + 1
+
+
+def test_a_file_is_taken_apart_into_what_is_made_once_and_what_each_call_does() -> None:
+    part = Part(
+        "-- about it\n"
+        "local seen = {}   -- ids\n"
+        "local last, n\n"
+        "local kit = {}\n"
+        "local function short(x) return x end\n"
+        "local function long(x)\n  local y = x\n  return y\nend\n"
+        "function kit.deep() return short(1) end\n"
+        "for at = 1, 3 do\n  long(at)\nend\n",
+        frozenset({"kit"}),
+    )
+    assert list(part.names) == ["seen", "last", "n", "kit", "short", "long"]
+    assert "function kit.deep() return short(1) end" in part.once
+    assert "kit = {}" in part.once
+    assert not any("kit = {}" in line for line in part.each_call)
+    assert part.each_call[:2] == ["if next(seen) then seen = {} end", "last, n = nil"]
+    assert part.each_call[-3:] == ["for at = 1, 3 do", "  long(at)", "end"]
