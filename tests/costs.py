@@ -69,7 +69,8 @@ async def slow_scripts(engine: Engine, stopwatch: Stopwatch) -> list[str]:
     stats = await client.info("commandstats")
     calls = sum(int(stats[name]["calls"]) for name in RUNS if name in stats)
     print(f"{len(late)} of {calls:,} scripts took more than {TOO_LONG_US // 1000} ms on the wall: {late}")
-    print(f"{len(slow)} of them had a CPU for as long; the most that one had is {stopwatch.longest / 1000:.1f} ms")
+    most = f"{stopwatch.longest / 1000:.1f} ms"
+    print(f"{len(slow)} of them had a CPU for as long; a call, with what ran beside it, took at most {most} of one")
     return slow
 
 
@@ -77,8 +78,8 @@ def _verb(which: str) -> str:
     return next((name for name, script in load().items() if which in {script.sha, script.function}), "?")
 
 
-async def slow_each_time(engine: Engine, stopwatch: Stopwatch, fill: Callable[[], Awaitable[None]]) -> list[str]:
-    """Those that took too long while the server was filled, if it is so whenever it is filled, three times at most.
+async def slow_each_time(engine: Engine, stopwatch: Stopwatch, again: Callable[[], Awaitable[None]]) -> list[str]:
+    """Those that took too long, if there are some each time that the same is done on an empty server, thrice at most.
 
     A CPU, too, is slower at times: on some machines the same loop takes three to six times as long for half a second.
     What a script, or a table that grows, takes of itself is there again at the next time.
@@ -92,7 +93,7 @@ async def slow_each_time(engine: Engine, stopwatch: Stopwatch, fill: Callable[[]
         await client.slowlog_reset()
         await client.config_resetstat()
         stopwatch.longest = 0
-        await fill()
+        await again()
         slow = await slow_scripts(engine, stopwatch)
     return slow
 
