@@ -102,4 +102,4 @@ async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
 @pytest.fixture
 def stopwatch(watched_engine: Engine, watched_server: Server) -> Stopwatch:
     """What the server's main thread did during the engine's long scripts."""
-    return Stopwatch(watched_engine, watched_server.process.pid, TOO_LONG_US)
+    return Stopwatch(watched_engine, watched_server, TOO_LONG_US)

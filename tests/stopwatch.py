@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.engine.engine import Engine
 from penstock.engine.link import Call
+from tests.servers import Server
 
 STEP_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: in which stolen time is counted
 
@@ -63,16 +64,21 @@ def _read(pid: int) -> _Reading:
 class Stopwatch:
     """Takes a lap of every call of an engine, and keeps those of the scripts that are in the slow log."""
 
-    def __init__(self, engine: Engine, pid: int, slow_us: int) -> None:
-        self.laps: dict[int, Lap] = {}  #: by the number of the slow log's entry
-        self.longest = 0  #: microseconds of a CPU in any lap
+    def __init__(self, engine: Engine, server: Server, slow_us: int) -> None:
         self._engine = engine
-        self._pid = pid
+        self._server = server
         self._slow_us = slow_us
+        self.reset()
         # Where the system does not tell what a thread did, nothing is kept: time on the wall is all there is.
-        if Path(f"/proc/{pid}/schedstat").exists():
+        if Path(f"/proc/{server.process.pid}/schedstat").exists():
             self._together = engine.link.together
             engine.link.together = self._timed  # type: ignore[method-assign]
+
+    def reset(self) -> None:
+        """For a server that was started again."""
+        self.laps: dict[int, Lap] = {}  #: by the number of the slow log's entry
+        self.longest = 0  #: microseconds of a CPU in any lap
+        self._seen = -1  #: the last entry of the slow log that was looked at
 
     async def _timed(self, *calls: Call[Any]) -> list[Any]:
         async with self.lap():
@@ -81,13 +87,14 @@ class Stopwatch:
     @contextlib.asynccontextmanager
     async def lap(self) -> AsyncIterator[None]:
         """One call. Others may be under way, so an entry may be in several laps: the longest has all of its script."""
-        second, start = int(time.time()), _read(self._pid)
+        seen, second, start = self._seen, int(time.time()), _read(self._server.process.pid)
         yield
-        lap = start.until(_read(self._pid))
+        lap = start.until(_read(self._server.process.pid))
         self.longest = max(self.longest, lap.own)
         if lap.passed > self._slow_us:
             client: Any = await self._engine.link.endpoint.client()
             for entry in await client.slowlog_get(1000):
-                if entry["start_time"] >= second:
-                    known = self.laps.get(entry["id"], lap)
-                    self.laps[entry["id"]] = max(known, lap, key=lambda one: one.own)
+                number = entry["id"]
+                if number > seen and entry["start_time"] >= second:
+                    self.laps[number] = max(self.laps.get(number, lap), lap, key=lambda one: one.own)
+                    self._seen = max(self._seen, number)

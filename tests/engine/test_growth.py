@@ -10,6 +10,7 @@ from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, best_of_three, grown, slow_each_time
 from tests.engine.factories import LIFE, TestWorker, call_of, new_job
+from tests.servers import Server
 from tests.stopwatch import Stopwatch
 
 LANES = 100_000
@@ -18,7 +19,7 @@ LANES = 100_000
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_with_a_thousand(
-    watched_engine: Engine, stopwatch: Stopwatch
+    watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
     engine = watched_engine
     worker = await TestWorker(engine).register()
@@ -30,14 +31,14 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_wit
     async def fill_again() -> None:
         await _fill(engine, await TestWorker(engine).register(), BIG)
 
-    assert (grown(small, big), await slow_each_time(engine, stopwatch, fill_again)) == ({}, [])
+    assert (grown(small, big), await slow_each_time(watched_server, engine, stopwatch, fill_again)) == ({}, [])
     assert await audit(engine) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_in_100_000_lanes(
-    watched_engine: Engine, stopwatch: Stopwatch
+    watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
     engine = watched_engine
     worker = await TestWorker(engine).register()
@@ -49,7 +50,7 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_i
     async def hold_again() -> None:
         await _hold(engine, await TestWorker(engine).register(), 0, LANES)
 
-    assert (grown(small, big), await slow_each_time(engine, stopwatch, hold_again)) == ({}, [])
+    assert (grown(small, big), await slow_each_time(watched_server, engine, stopwatch, hold_again)) == ({}, [])
     assert await audit(engine) == []
 
 

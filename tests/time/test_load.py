@@ -47,16 +47,16 @@ async def test_a_hundred_thousand_jobs_due_at_one_instant_all_start_once_and_non
         assert (len(started), set(started.values()), early) == (number, {1}, [])
 
     async with app:
-        stopwatch = Stopwatch(app.hub.engine, watched_server.process.pid, TOO_LONG_US)
+        stopwatch = Stopwatch(app.hub.engine, watched_server, TOO_LONG_US)
         await all_at_one_instant()
-        assert await slow_each_time(app.hub.engine, stopwatch, all_at_one_instant) == []
+        assert await slow_each_time(watched_server, app.hub.engine, stopwatch, all_at_one_instant) == []
         assert await audit(app.hub.engine) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_scheduled_as_with_a_thousand(
-    watched_engine: Engine, stopwatch: Stopwatch
+    watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
     """And none takes more than 20 ms of a CPU, also while the million comes in and the server's tables double.
 
@@ -69,7 +69,7 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_scheduled_a
     small = await best_of_three(engine, partial(_measure, engine))
     await _fill(engine, BIG - SMALL)
     big = await best_of_three(engine, partial(_measure, engine))
-    slow = await slow_each_time(engine, stopwatch, partial(_fill, engine, BIG))
+    slow = await slow_each_time(watched_server, engine, stopwatch, partial(_fill, engine, BIG))
     assert (grown(small, big), slow) == ({}, [])
 
 

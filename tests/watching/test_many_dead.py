@@ -96,7 +96,7 @@ async def test_the_dead_are_grouped_listed_and_retried_page_by_page(
     await client.config_resetstat()
     cpu, calls = await _spent(engine)
     hub = Hub(engine.keys.namespace, server.url, 5.0)
-    stopwatch = Stopwatch(hub.engine, server.process.pid, TOO_LONG_US)
+    stopwatch = Stopwatch(hub.engine, server, TOO_LONG_US)
     assert await Selection(lambda: hub, choose(queue="rare", state="dead")).retry() == rare
     assert await Selection(lambda: hub, choose(group=groups[0].group)).retry() == groups[0].count - rare // ERRORS
     used, made = await _spent(engine)
