@@ -555,6 +555,25 @@ def test_threads_share_the_blocking_client(start_server: StartServer) -> None:
     place.close()
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_connection_that_the_server_closed_is_opened_again_without_a_word(
+    start_server: StartServer, blocking: bool
+) -> None:
+    server = start_server()
+    place = endpoint(server.url)
+    client: Any = place.client_sync() if blocking else await place.client()
+
+    async def number() -> int:
+        return int(client.client_id() if blocking else await client.client_id())
+
+    before = await number()
+    server.ask("CLIENT KILL", "ID", before)
+    for _ in range(3):  # until the loop has heard of it
+        await asyncio.sleep(0)
+    assert await number() > before
+    await place.aclose()
+
+
 async def test_a_forked_child_has_its_own_connections_and_disturbs_none(start_server: StartServer) -> None:
     server = start_server()
     place = endpoint(server.url)
