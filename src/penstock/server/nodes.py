@@ -104,6 +104,7 @@ class SyncPool(redis.ConnectionPool):
                 connection.disconnect()
                 connection.connect()
         except BaseException:
+            connection.disconnect()  # a signal may have stopped it half way, with an answer on its way
             self.release(connection)
             raise
         return connection
