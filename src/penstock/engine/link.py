@@ -5,6 +5,7 @@ Every script is idempotent, so whatever may or may not have been executed is sim
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ LONGEST_PAUSE: Final = 2.0
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
 _ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
 _MISSING = frozenset({"PENSTOCKSCHEMA missing", "Function not found"})
+_NO_FUNCTIONS: Final = re.compile("unknown command .FCALL|run the 'fcall' command", re.IGNORECASE)
 # redis-py cuts the code off the texts of these.
 _CODES: Final[dict[type[Exception], str]] = {
     redis_errors.AskError: "ASK",
@@ -153,7 +155,7 @@ class Link:
 
     async def _send(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         answers = await _trip(client, [self._short(call) for call in calls])
-        if any(map(_unknown, answers)):
+        if self._lacks_something(answers):
             loads, texts = self._in_full(calls)
             answers = self._without_loads(await _trip(client, loads + texts), len(loads))
         for answer in answers:
@@ -163,7 +165,7 @@ class Link:
 
     def _send_sync(self, client: Any, call: Call[Any]) -> Any:
         answers = _trip_sync(client, [self._short(call)])
-        if _unknown(answers[0]):
+        if self._lacks_something(answers):
             loads, texts = self._in_full([call])
             answers = self._without_loads(_trip_sync(client, loads + texts), len(loads))
         if isinstance(answers[0], Exception):
@@ -176,6 +178,13 @@ class Link:
         if script.function and self._functions:
             return self._packed("FCALL", script.function, call)
         return self._packed("EVALSHA", script.sha, call)
+
+    def _lacks_something(self, answers: list[Any]) -> bool:
+        """Was anything called that the server does not have? It may have no functions, or none for this user."""
+        if any(map(_forbids_functions, answers)):
+            self._functions = False
+            return True
+        return any(map(_unknown, answers))
 
     def _in_full(self, calls: Sequence[Call[Any]]) -> tuple[list[bytes], list[bytes]]:
         """What the server has to know first, and the calls as texts, for one that lost, or never had, any of it.
@@ -317,6 +326,11 @@ def _unknown(answer: object) -> bool:
     if not isinstance(answer, redis_errors.ResponseError):
         return False
     return isinstance(answer, redis_errors.NoScriptError) or str(answer) in _MISSING
+
+
+def _forbids_functions(answer: object) -> bool:
+    """The command is unknown to the server, or forbidden to this user."""
+    return isinstance(answer, redis_errors.ResponseError) and bool(_NO_FUNCTIONS.search(str(answer)))
 
 
 def _mismatch(error: Exception) -> str:
