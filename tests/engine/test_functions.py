@@ -21,11 +21,17 @@ KEPT = sorted(name for name, script in load().items() if script.function)
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Server]:
-    """A server with a user who may run scripts, but load no functions."""
+    """A server with users who may run scripts, but load no functions, or call none."""
     with running(Server("--appendonly", "no")) as server:
-        server.client().acl_setuser(
-            "limited", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all", "-function"]
-        )
+        for command in ("function", "fcall"):
+            server.client().acl_setuser(
+                f"no-{command}",
+                enabled=True,
+                passwords=["+secret"],
+                keys=["*"],
+                channels=["*"],
+                commands=["+@all", f"-{command}"],
+            )
         yield server
 
 
@@ -100,9 +106,10 @@ async def test_a_call_that_was_stopped_anywhere_leaves_nothing_for_the_next(sing
         await engine.link.endpoint.aclose()
 
 
+@pytest.mark.parametrize("command", ["function", "fcall"])
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_user_who_may_load_no_functions_works_with_scripts(own: Server, blocking: bool) -> None:
-    url = f"redis://limited:secret@127.0.0.1:{own.port}"
+async def test_a_user_who_may_have_no_functions_works_with_scripts(own: Server, command: str, blocking: bool) -> None:
+    url = f"redis://no-{command}:secret@127.0.0.1:{own.port}"
     async with connected(own.url) as engine:
         await forget_scripts(engine)
     async with connected(url) as engine:
@@ -116,6 +123,13 @@ async def test_a_user_who_may_load_no_functions_works_with_scripts(own: Server, 
         await enqueue(engine, new_job("last"))
         assert await calls(engine, "fcall") == functions
         assert await audit(engine) == []
+
+
+def test_a_server_without_the_command_is_given_scripts() -> None:
+    with running(Server("--appendonly", "no", "--rename-command", "FCALL", "''")) as server:
+        engine = open_engine(server.url, namespace())
+        assert [engine.enqueue([new_job(f"{n}")]).sync()[0].word for n in range(2)] == ["created"] * 2
+        engine.link.endpoint.close()
 
 
 async def test_a_library_that_is_there_already_is_used(own: Server) -> None:

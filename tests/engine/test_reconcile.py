@@ -42,6 +42,17 @@ async def test_nothing_is_mended_where_nothing_is_wrong(engine: Engine) -> None:
 # A key is lost
 
 
+async def test_a_lost_sequence_is_found_again_also_where_a_lane_shows_its_next_job_meanwhile(engine: Engine) -> None:
+    await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in ("first", "next", "last")))
+    client: Any = await raw(engine)
+    await client.hdel(engine.keys("payloads"), "first")
+    await client.hdel(engine.keys("meta"), "seq")
+    await reconcile(engine)
+    assert await states(engine) == {"first": "dead", "next": "ready", "last": "held"}
+    assert await audit(engine) == []
+    assert int(await client.hget(engine.keys("meta"), "seq")) > 3
+
+
 @pytest.mark.parametrize("name", REBUILT)
 async def test_a_lost_key_is_rebuilt_and_no_job_is_lost(engine: Engine, name: str) -> None:
     await populate(engine)

@@ -21,6 +21,7 @@ import redis
 from penstock.errors import PenstockError, Unavailable, UnsuitableServer
 from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
+from tests.proxy import proxied
 from tests.server.fakes import Answer, answering, commands, saying, serving
 from tests.server.helpers import Server, end, is_alive, server_pid, servers, until
 
@@ -553,6 +554,47 @@ def test_threads_share_the_blocking_client(start_server: StartServer) -> None:
         thread.join()
     assert len({id(client) for client in clients}) == 1
     place.close()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_connection_that_the_server_closed_is_opened_again_without_a_word(
+    start_server: StartServer, blocking: bool
+) -> None:
+    server = start_server()
+    place = endpoint(server.url)
+    client: Any = place.client_sync() if blocking else await place.client()
+
+    async def number() -> int:
+        return int(client.client_id() if blocking else await client.client_id())
+
+    before = await number()
+    server.ask("CLIENT KILL", "ID", before)
+    for _ in range(3):  # until the loop has heard of it
+        await asyncio.sleep(0)
+    assert await number() > before
+    await place.aclose()
+
+
+def test_a_connection_that_was_interrupted_while_it_was_made_gives_nobody_its_answers(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server()
+    server.ask("SET", "k", "v")
+    with proxied(server.port) as proxy:
+        place = endpoint(proxy.url)
+        client = place.client_sync()
+
+        def interrupt(*_: object, **__: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        proxy.stall("replies")
+        monkeypatch.setattr(redis.Connection, "read_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.ping()
+        threading.Timer(0.1, proxy.flow).start()
+        assert client.get("k") == b"v"
+        place.close()
 
 
 async def test_a_forked_child_has_its_own_connections_and_disturbs_none(start_server: StartServer) -> None:

@@ -51,7 +51,7 @@ class Pool(redis.asyncio.ConnectionPool):
         """Give a connection that is open, as far as this side knows; who finds that it is not sends again."""
         connection: Any = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
-            if connection.is_connected and await connection.can_read():  # it was closed from the other side
+            if connection.is_connected and await _is_spent(connection):
                 await connection.disconnect(nowait=True)
             if not connection.is_connected:
                 await connection.connect()
@@ -99,10 +99,12 @@ class SyncPool(redis.ConnectionPool):
             connection = self._available_connections.pop() if self._available_connections else self.make_connection()
             self._in_use_connections.add(connection)
         try:
-            if connection.can_read():  # it was closed from the other side
-                connection.disconnect()
             connection.connect()
+            if _is_spent_sync(connection):
+                connection.disconnect()
+                connection.connect()
         except BaseException:
+            connection.disconnect()  # a signal may have stopped it half way, with an answer on its way
             self.release(connection)
             raise
         return connection
@@ -112,6 +114,21 @@ class SyncPool(redis.ConnectionPool):
             if connection in self._in_use_connections:
                 self._in_use_connections.remove(connection)
                 self._available_connections.append(connection)
+
+
+async def _is_spent(connection: Any) -> bool:
+    """It was closed from the other side, or holds an answer that nobody waits for."""
+    try:
+        return bool(await connection.can_read())
+    except (redis.RedisError, OSError):
+        return True
+
+
+def _is_spent_sync(connection: Any) -> bool:
+    try:
+        return bool(connection.can_read())
+    except (redis.RedisError, OSError):
+        return True
 
 
 async def _close(connections: Iterable[AsyncAbstractConnection]) -> None:

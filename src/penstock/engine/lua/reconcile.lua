@@ -196,5 +196,6 @@ local following = turn_page()
 for name, value in pairs(last) do
   if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
 end
+seq_before = math.max(seq_before or 0, last.seq or 0)   -- what lanes show in the end comes after all of these
 finish()
 return { following, mended }
