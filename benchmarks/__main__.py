@@ -1,4 +1,4 @@
-"""`python -m benchmarks ours`, `… peers`, `… page`."""
+"""`python -m benchmarks ours`, `… peers`, `… growth`, `… page`."""
 
 import argparse
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from pathlib import Path
 
-from benchmarks import page
+from benchmarks import growth, page
 from benchmarks.environments import ROOT, RUN, prepare
 from benchmarks.figures import GROUPS, Results
 from benchmarks.run import run
@@ -18,6 +18,11 @@ def main() -> None:
     options = _options()
     # Told to end, it still ends the servers and workers that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.command == "growth":
+        rows = growth.measure()
+        if options.write:
+            growth.write(rows, ROOT / "docs" / "performance.md")
+        return
     if options.command != "page":
         results = _measure(options)
         results.save(options.json)
@@ -53,6 +58,8 @@ def _options() -> argparse.Namespace:
         command.add_argument("--measure", type=_names(GROUPS), default=groups, metavar="GROUPS", help=",".join(GROUPS))
         command.add_argument("--newest", action="store_true", help="install anew, for the newest versions")
         command.add_argument("--write", action="store_true", help="write docs/performance.md from what was found")
+    grown = commands.add_parser("growth", help="what a job costs among millions, lanes and processes, ten minutes")
+    grown.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     commands.add_parser("page", help="write docs/performance.md from the last run of `peers`")
     options = parser.parse_args()
     options.json = RUN / ("ours.json" if options.command == "ours" else "peers.json")

@@ -21,19 +21,27 @@ from penstock.server.urls import parse
 
 ROUNDS = 9
 JOBS = 4_000
-_WRITING = (r"call\('XADD', events, [^\n]*\n", r"entry\[i\] = [^\n]*\n")
+_WRITING = (r"if #entry > 0 then call\('XADD', events, [^\n]*\n", r"entry\[i\] = [^\n]*\n")
 
 
 def without_events(engine: Engine) -> Engine:
     """The same engine with scripts that write no events."""
     link: Any = engine.link
     for name, script in list(link._scripts.items()):  # noqa: SLF001  (nobody else may want this)
-        text = script.text
-        for pattern in _WRITING if name != "init" else ():
-            text = re.sub(pattern, "\n", text)
-        sha = hashlib.sha1(text.encode()).hexdigest()
-        link._scripts = link._scripts | {name: replace(script, text=text, sha=sha)}  # noqa: SLF001
+        if name != "init":
+            text, library = (_silent(text) for text in (script.text, script.library))
+            sha, function = hashlib.sha1(text.encode()).hexdigest(), script.function and f"{script.function}_silent"
+            if function:
+                library = library.replace(script.function, function)
+            silent = replace(script, text=text, sha=sha, function=function, library=library)
+            link._scripts = link._scripts | {name: silent}  # noqa: SLF001
     return engine
+
+
+def _silent(text: str) -> str:
+    for pattern in _WRITING:
+        text = re.sub(pattern, "\n", text)
+    return text
 
 
 async def go_through(engine: Engine, page: int) -> float:

@@ -5,7 +5,8 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from penstock.batch import Batch, OnError, check_call, check_on_error, new_batch
+from penstock.batch import Batch
+from penstock.batch_options import OnError, check_call, check_on_error, new_batch
 from penstock.batch_state import BatchStatus
 from penstock.codec import decode_any
 from penstock.context import running_on_loop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page
+from benchmarks import growth, page
 from benchmarks.environments import CannotInstall
 from benchmarks.figures import MEASURES, Figure, Results
 from benchmarks.goals import GOALS, outcomes
@@ -93,3 +93,17 @@ def test_every_system_has_an_adapter_and_every_goal_a_measure() -> None:
     adapters = {path.stem for path in Path("benchmarks/adapters").glob("*.py")}
     assert {system.name for system in SYSTEMS} <= adapters
     assert {goal.measure for goal in GOALS} <= set(MEASURES)
+
+
+def test_growth_is_measured_and_replaces_its_part_of_the_page(tmp_path: Path) -> None:
+    rows = growth.measure(growth.Scale(depths=(100,), lanes=(2,), processes=(1,), jobs=300, repeats=1))
+    assert [(row.what, row.number) for row in rows] == [("queued", 100), ("lanes", 2), ("processes", 1)]
+    assert all(row.drain > 0 and row.rate > 0 for row in rows)
+    page_file = tmp_path / "performance.md"
+    page_file.write_text(f"before\n{growth.BEGIN}\nold\n{growth.END}\nafter\n")
+    growth.write(rows, page_file)
+    text = page_file.read_text()
+    assert text.startswith(f"before\n{growth.BEGIN}")
+    assert text.endswith(f"{growth.END}\nafter\n")
+    assert "old" not in text.splitlines()
+    assert all(f"| {row.number} |" in text for row in rows)

@@ -14,7 +14,8 @@ from penstock.batch_state import pack_spec as pack_batch
 from penstock.engine import answers
 from penstock.engine.answers import Chores, Due, DueCrons, Leased, Placed, Renewed, Watched, WatchedBatch
 from penstock.engine.keys import KINDS, SEPARATOR, Keys
-from penstock.engine.link import Argument, Call, Link
+from penstock.engine.link import Call, Link
+from penstock.engine.trip import Argument
 from penstock.fingerprint import fingerprint
 from penstock.job import Header, pack
 from penstock.schedule import Source, Spec, Ticks, job_of

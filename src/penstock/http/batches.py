@@ -7,7 +7,8 @@ from typing import Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from penstock.batch import Batch, check_opened, new_batch
+from penstock.batch import Batch
+from penstock.batch_options import check_opened, new_batch
 from penstock.batch_state import BatchStatus
 from penstock.engine.engine import NewBatch
 from penstock.errors import BatchNotFound

@@ -4,7 +4,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from penstock.batch import refusal
+from penstock.batch_options import refusal
 from penstock.engine.answers import Member, WatchedBatch
 from penstock.engine.views import Record
 from penstock.http.answers import JobAnswer, Page

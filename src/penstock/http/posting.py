@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from penstock.batch import refusal as batch_refusal
+from penstock.batch_options import refusal as batch_refusal
 from penstock.engine.answers import Placed as Stored
 from penstock.engine.answers import checked
 from penstock.engine.engine import NewJob

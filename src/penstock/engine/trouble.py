@@ -1,0 +1,96 @@
+"""What an error of the server means: wait and send again, look elsewhere, give it what it lost, or tell the caller."""
+
+import random
+import re
+import time
+from typing import Final
+
+from redis import exceptions as redis_errors
+
+from penstock.engine.scripts import SCHEMA
+from penstock.errors import PenstockError, QueueFull, SchemaMismatch, Unavailable
+from penstock.server.connect import Endpoint
+
+SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
+LONGEST_PAUSE: Final = 2.0
+
+# Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
+_PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
+_ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
+_MISSING = frozenset({"PENSTOCKSCHEMA missing", "Function not found"})
+_NO_FUNCTIONS: Final = re.compile(r"\bfcall\b", re.IGNORECASE)  # errors of functions do not name it
+# redis-py cuts the code off the texts of these.
+_CODES: Final[dict[type[Exception], str]] = {
+    redis_errors.AskError: "ASK",
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.MovedError: "MOVED",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.TryAgainError: "TRYAGAIN",
+}
+
+
+class Trouble:
+    """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
+
+    def __init__(self, deadline: float, where: Endpoint, pause: float) -> None:
+        self._where = where
+        self._deadline = deadline
+        self._until = time.monotonic() + deadline
+        self.pause = pause
+        self._last: BaseException | None = None
+        self.lost = False  #: the connection or its server is not the right one any more
+
+    def after(self, error: Exception) -> float:
+        """Seconds to wait; raises what sending again cannot help."""
+        self._last = error
+        word = _word(error)
+        if word == "OOM":
+            raise QueueFull(f"{self._where} has no memory left (maxmemory): nothing was stored") from error
+        if word == "PENSTOCKSCHEMA":
+            raise SchemaMismatch(_mismatch(error)) from error
+        if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
+            raise Unavailable(f"{self._where} refuses: {error}; check user, password and permissions") from error
+        self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
+        if not self.lost and word not in _PASSING:
+            raise PenstockError(f"a script failed on {self._where}: {error}") from error
+        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 3)
+        if time.monotonic() + self.pause > self._until:
+            raise self.unavailable() from error
+        return random.uniform(self.pause / 2, self.pause)  # noqa: S311  (jitter)
+
+    def unavailable(self) -> Unavailable:
+        cause = f": {self._last}" if self._last else ""
+        return Unavailable(
+            f"{self._where} did not answer within {self._deadline:g} s{cause}; sending again with the same id is safe"
+        )
+
+
+def is_passing(error: Exception) -> bool:
+    """Says nothing about whether this server takes libraries."""
+    return "already exists" in str(error) or _word(error) in _PASSING | _ELSEWHERE | {"OOM"}
+
+
+def _word(error: Exception) -> str:
+    return _CODES.get(type(error)) or str(error).partition(" ")[0]
+
+
+def is_unknown(answer: object) -> bool:
+    if not isinstance(answer, redis_errors.ResponseError):
+        return False
+    return isinstance(answer, redis_errors.NoScriptError) or str(answer) in _MISSING
+
+
+def forbids_functions(answer: object) -> bool:
+    """The command is unknown to the server, or forbidden to this user."""
+    return isinstance(answer, redis_errors.ResponseError) and bool(_NO_FUNCTIONS.search(str(answer)))
+
+
+def _mismatch(error: Exception) -> str:
+    found = str(error).partition(" ")[2]
+    return (
+        f"the data here has layout {found}, this Penstock knows {SCHEMA}: "
+        "upgrade whichever is older, or use another namespace"
+    )
