@@ -140,6 +140,7 @@ class _Line:
 
     def _start(self) -> None:
         self._scheduled = False
+        self._forget_cancelled()
         if not self._waiting:
             return
         page: list[NewJob] = []
@@ -156,6 +157,15 @@ class _Line:
         task.add_done_callback(self._sent)
         if self._waiting:
             self._schedule()
+
+    def _forget_cancelled(self) -> None:
+        """Those in front whose callers are gone. When the loop ends all of them are: no task would be waited for."""
+        gone = 0
+        while gone < len(self._waiting) and self._waiting[gone][1].done():
+            gone += 1
+        if gone:
+            del self._waiting[:gone]
+            self._make_room()
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)

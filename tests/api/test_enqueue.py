@@ -524,6 +524,27 @@ async def test_enqueue_sync_works_on_a_loop_too(app: Penstock) -> None:
     assert await job.result() == 4
 
 
+def test_a_loop_that_ends_in_the_middle_of_enqueues_leaves_nothing_behind(single: Server) -> None:
+    app = Penstock(namespace(), url=single.url)
+
+    @app.task
+    async def echo(x: int) -> int:
+        return x
+
+    async def leave(ticks: int) -> list[asyncio.Task[Job[int]]]:
+        tasks = [asyncio.create_task(echo.enqueue(number)) for number in range(3)]
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        return tasks
+
+    for ticks in range(8):
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            runner.run(leave(ticks))
+        assert not asyncio.all_tasks(loop)
+    asyncio.run(_clean(app))
+
+
 def test_one_app_serves_one_loop_after_another_and_loops_side_by_side(url: str) -> None:
     app = Penstock(namespace(), url=url)
 

@@ -18,7 +18,7 @@ LONGEST_PAUSE: Final = 2.0
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
 _ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
 _MISSING = frozenset({"PENSTOCKSCHEMA missing", "Function not found"})
-_NO_FUNCTIONS: Final = re.compile("unknown command .FCALL|run the 'fcall' command", re.IGNORECASE)
+_NO_FUNCTIONS: Final = re.compile(r"\bfcall\b", re.IGNORECASE)  # errors of functions do not name it
 # redis-py cuts the code off the texts of these.
 _CODES: Final[dict[type[Exception], str]] = {
     redis_errors.AskError: "ASK",
