@@ -169,8 +169,9 @@ class Link:
         All calls again, so that they keep their order. That they are texts makes them independent of whether it takes
         the libraries.
         """
-        libraries = dict.fromkeys(call.script.library for call in calls if call.script.library and self._functions)
-        loads = [packed(("FUNCTION", "LOAD", library)) for library in libraries]
+        needed = self._functions and any(call.script.library for call in calls)
+        libraries = [script.library for script in self._scripts.values() if script.library and needed]
+        loads = [packed(("FUNCTION", "LOAD", library)) for library in libraries]  # all: the others will be next
         init = self.call("init", (), bytes)
         return (
             [self._packed("EVAL", init.script.text, init), *loads],
