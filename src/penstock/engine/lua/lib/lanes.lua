@@ -7,7 +7,7 @@ local SHOWN = 8     -- candidates that one lane shows of one queue at once, so t
 local known_lanes = {}    -- name → lane, as read and as it will be stored
 local refills = {}  -- names of lanes whose next waiters may be shown; also by name
 local departed = {}     -- member → true of those that left `held` in this script: they are still found there
-local away = 0      -- how many these are
+local away = {}     -- lane SEP queue SEP → how many these are
 local parked = {}   -- lane SEP queue SEP → member → true, of those that this script put into `held`
 local asked_for = {}    -- what jobs say of lanes → lane
 
@@ -208,9 +208,9 @@ end
 
 -- left_held(member): it is no more to be found there.
 local function left_held(member)
-  local group = parked[string.match(member, '^[^\31]*\31[^\31]*\31')]
-  departed[member], away = true, away + 1
-  if group then group[member] = nil end
+  local group = string.match(member, '^[^\31]*\31[^\31]*\31')
+  departed[member], away[group] = true, (away[group] or 0) + 1
+  if parked[group] then parked[group][member] = nil end
 end
 
 -- forget_waiter(member): something in `held` that is not a waiting job, and most likely was not counted.
@@ -273,11 +273,13 @@ end
 
 -- waiters(lane, queue, n) → the members of the first n that wait in this lane.
 local function waiters(lane, queue, n)
-  local group = lane.name .. SEP .. queue
-  local members = call('ZRANGE', held, '[' .. group .. SEP, '(' .. group .. AFTER, 'BYLEX', 'LIMIT', 0, n + away)
-  local all, found, last = #members < n + away, {}, nil
-  if parked[group .. SEP] then
-    for member in pairs(parked[group .. SEP]) do members[#members + 1] = member end
+  local name = lane.name .. SEP .. queue
+  local group = name .. SEP
+  local most = n + (away[group] or 0)
+  local members = call('ZRANGE', held, '[' .. group, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, most)
+  local all, found, last = #members < most, {}, nil
+  if parked[group] then
+    for member in pairs(parked[group]) do members[#members + 1] = member end
     table.sort(members)
   end
   for _, member in ipairs(members) do
