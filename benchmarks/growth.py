@@ -200,7 +200,7 @@ TITLES: Final = {"queued": "jobs queued behind", "lanes": "lanes in use", "proce
 
 def section(rows: list[Row], when: str) -> str:
     """The part of the page about growth."""
-    parts = [f"\nMicroseconds of the server's CPU per job, and jobs per second; measured {when}, best of three.\n"]
+    parts = [f"\nMicroseconds of the server's CPU per job, and jobs per second; measured {when}, best of three; each table is one run.\n"]
     for what, title in TITLES.items():
         some = [row for row in rows if row.what == what]
         parts += [
