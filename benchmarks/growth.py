@@ -200,10 +200,8 @@ TITLES: Final = {"queued": "jobs queued behind", "lanes": "lanes in use", "proce
 
 def section(rows: list[Row], when: str) -> str:
     """The part of the page about growth."""
-    parts = [
-        "\nMicroseconds of the server's CPU per job, and jobs per second; "
-        f"measured {when}, best of three; each table is one run.\n"
-    ]
+    unit = "Microseconds of the server's CPU per job, and jobs per second"
+    parts = [f"\n{unit}; measured {when}, best of three; each table is one run.\n"]
     for what, title in TITLES.items():
         some = [row for row in rows if row.what == what]
         parts += [
