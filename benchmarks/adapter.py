@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processes
-from benchmarks.environments import ROOT
+from benchmarks.environments import ROOT, compiled
 from benchmarks.marks import Marks
 from benchmarks.systems import System
 
@@ -41,7 +41,7 @@ class Place:
 
     def start(self, *command: str, pipes: int | None = None) -> "subprocess.Popen[str]":
         environment = {
-            **os.environ,
+            **compiled(os.environ),
             "PATH": f"{self._programs}:{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(ROOT),
             "BENCH_URL": self._url,
