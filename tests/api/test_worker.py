@@ -647,10 +647,30 @@ async def test_no_more_jobs_run_at_once_than_allowed_and_no_fewer_when_there_is_
 
     jobs = await app.enqueue_many(count.call() for _ in range(2 * concurrency + 3))
     async with app.worker(concurrency=concurrency):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await gate.wait()
-        await asyncio.gather(*(job.result(timeout=10) for job in jobs))
+        await asyncio.gather(*(job.result(timeout=60) for job in jobs))
     assert most == concurrency
+
+
+async def test_a_worker_with_more_slots_than_a_page_asks_on_until_they_are_filled(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it looks by itself, should a letter have been lost: a full page says that there may be more."""
+    monkeypatch.setattr("penstock.worker.fetch.LOOK", 3600)
+    at_once, gate = 0, asyncio.Event()
+
+    @app.task
+    async def count() -> None:
+        nonlocal at_once
+        at_once += 1
+        if at_once == 450:
+            gate.set()
+        await gate.wait()
+
+    await app.enqueue_many(count.call() for _ in range(450))
+    async with app.worker(concurrency=450), asyncio.timeout(60):
+        await gate.wait()
 
 
 async def test_pause_holds_a_queue_and_resume_lets_it_go_at_once(app: Penstock) -> None:

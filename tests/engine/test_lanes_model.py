@@ -182,12 +182,14 @@ class Machine(RuleBasedStateMachine):
         call = self.calls[worker]
         leased = self.engine.lease(worker, call, queues=WORKERS[slot], want=want, answered=call - 1).sync()
         assert leased.word == "ok"
+        after = jobs_of(self.world)
+        # What is over by now leaves its place, and its turn, before others start.
+        before |= {one: after[one] for one, header in before.items() if 0 < header.expires <= self.world.clock()}
         for found in leased.leases:
             assert before[found.id].queue not in self.closed
             self.world.seen[f"from {before[found.id].state}"] += 1
             self.lane_rules.check_start(found.id, before, self.world.clock())
             before[found.id] = found.header
-        after = jobs_of(self.world)
         self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
         return [found.id for found in leased.leases]
 

@@ -77,6 +77,18 @@ async def test_no_more_than_the_limit_are_unsettled(app: Penstock) -> None:
     assert await _counts(app) == {"ready": 19, "done": 1}
 
 
+async def test_a_limit_above_a_page_is_filled_without_a_wait(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.worker.stream.LOOK", 3600)
+
+    @app.task(name="send", queue="mail")
+    async def send(number: int) -> None: ...
+
+    await app.enqueue_many(send.call(n) for n in range(250))
+    async with asyncio.timeout(60), app.queue("mail").stream(limit=250) as leases:
+        held = [await anext(leases) for _ in range(250)]
+        assert len({lease.id for lease in held}) == 250
+
+
 async def test_leaving_gives_the_rest_back_at_once_and_uses_no_attempt(app: Penstock) -> None:
     @app.task(name="send", queue="mail")
     async def send(number: int) -> None: ...

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.engine.answers import Leased
-from penstock.engine.engine import Engine
+from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
@@ -210,8 +210,8 @@ class Fetcher:
         return taken
 
     def _room(self) -> int:
-        """How many jobs to ask for: the free slots that nobody asks for yet, but no more than one trip's half."""
-        room = min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS))
+        """How many jobs to ask for: free slots that nobody asks for yet, but not more than a trip's half, or a page."""
+        room = min(self._concurrency - self.busy - self._asked, -(-self._concurrency // TRIPS), PAGE)
         return room if self.left is math.inf else int(min(room, self.left - self._asked))
 
     async def _sleep(self, look: float | None) -> None:

@@ -17,6 +17,7 @@ from penstock.backoff import Backoff
 from penstock.codec import Envelope, encode_result, open_envelope
 from penstock.context import JobContext, enter, leave
 from penstock.engine.answers import Lease, Leased
+from penstock.engine.engine import PAGE
 from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import BadOption, PenstockError, StaleLease
@@ -255,7 +256,7 @@ class QueueStream:
             await self._begin()
             return True
         await self._hand_out(leased, worker, number)
-        return leased.again
+        return leased.again or len(leased.leases) == PAGE
 
     async def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
         for lease in leased.leases:
