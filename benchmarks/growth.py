@@ -106,7 +106,7 @@ class Ground:
         """Hold the workers, fill the queue, let them go; the repeat that cost the least counts."""
         with _crew(self._server.url, crew, self._folder) as workers:
             await self._until(lambda workers, _: workers >= crew)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)  # until they have done what they do once
             found = [await self._repeat(workers, list(calls())) for _ in range(scale.repeats)]
         enqueue, drain, rate = (min(one) for one in zip(*((e, d, -r) for e, d, r in found), strict=True))
         return Row(what, number, enqueue, drain, -rate)
@@ -130,7 +130,7 @@ class Ground:
         behind = self.nothing.using(priority=99)
         for first in range(0, number, 100_000):
             await self.app.enqueue_many(behind.call(i) for i in range(first, min(first + 100_000, number)))
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)  # until all of it is in the append-only file
 
     async def check(self) -> None:
         if findings := await audit(self.app.hub.engine):

@@ -65,7 +65,7 @@ class _Line:
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
-        self._alone = False  #: does one caller send its job by itself? A task for it would double what Python does
+        self._alone = False  #: does one caller send its job by itself? A task for it would take more turns of the loop
         self._room: deque[asyncio.Future[None]] = deque()  #: those who wait until fewer jobs wait to be sent
         self._deadline = deadline
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first

@@ -9,12 +9,13 @@ A name has the hash of its text in it: versions that share a server do not meet.
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 _FUNCTION: Final = re.compile(r"^(?:local )?function (?P<name>[\w.]+)")
 _LOCAL: Final = re.compile(r"^local (?P<names>\w+(?:, \w+)*)(?P<given> =)?")
-# A function finds the names of Lua itself only once it runs, and through a table behind a table: each look there takes
-# as long as ten steps.
+# A function finds the names of Lua itself only once it runs, through a table behind a table. To look there once, not
+# each time, takes 3 % off a call.
 _GLOBALS: Final = "string, math, table, struct, cmsgpack, tonumber, type, ipairs, pairs, next, unpack, pcall, error"
 _EMPTY_TABLE: Final = re.compile(r"^(\w+) = \{\}(?:\s*--.*)?$")
 _ENDS: Final = re.compile(r"\bend\s*(?:--.*)?$")
@@ -54,14 +55,17 @@ class Part:
         statement = line.removeprefix("local ")
         if not found["given"]:
             statement = f"{found['names']} = nil" + line[found.end() :]
-        elif table := _EMPTY_TABLE.match(statement):  # to look whether it is still empty takes half the time
+        elif table := _EMPTY_TABLE.match(statement):  # most are still empty: not to make them anew takes 2 to 5 % off
             self.once.append(statement)
             statement = "" if table[1] in kits else f"if next({table[1]}) then {table[1]} = {{}} end"
         self.each_call.append(statement)
 
 
-def library(verb: str, flags: str, keys: Iterable[str], time: str, check: str, files: list[str]) -> tuple[str, str]:
+def library(
+    verb: str, flags: Iterable[str], keys: Iterable[str], time: str, check: str, files: list[str]
+) -> tuple[str, str]:
     """Name and text of the library for a verb; the last file is its own, those before it the pieces it includes."""
+    flagged = ", ".join(f"'{flag}'" for flag in flags)
     kits = frozenset(re.findall(r"^function (\w+)\.", "\n".join(files), re.MULTILINE))
     clock, checks, *parts = (Part(text, kits) for text in [time, check, *files])
     body = "\n".join(
@@ -71,9 +75,9 @@ def library(verb: str, flags: str, keys: Iterable[str], time: str, check: str, f
             f"local KEYS, ARGV, {', '.join([*keys, *checks.names])}",
             "local run = (function()",  # a function of its own: each has room for 200 names
             "local begins = {}",
-            *_block(clock, set(clock.names), "begins[1]"),
+            *_block(clock, frozenset(clock.names), "begins[1]"),
             *_pieces(parts[:-1], files),
-            *_block(parts[-1], set(), "begins[#begins + 1]"),
+            *_block(parts[-1], frozenset(), "begins[#begins + 1]"),
             "return function(keys, args)",
             f"if not string then {_GLOBALS} = known() end",
             "KEYS, ARGV = keys, args",
@@ -86,18 +90,23 @@ def library(verb: str, flags: str, keys: Iterable[str], time: str, check: str, f
             "end)()",
         ]
     )
-    name = f"penstock_{verb}_{hashlib.sha256((flags + body).encode()).hexdigest()[:12]}"
-    registered = f"redis.register_function{{ function_name = '{name}', callback = run, flags = {{ {flags} }} }}"
+    name = f"penstock_{verb}_{hashlib.sha256((flagged + body).encode()).hexdigest()[:12]}"
+    registered = f"redis.register_function{{ function_name = '{name}', callback = run, flags = {{ {flagged} }} }}"
     return name, f"#!lua name={name}\n{body}\n{registered}\n"
 
 
 def _pieces(parts: list[Part], files: list[str]) -> Iterable[str]:
     for i, part in enumerate(parts):
-        rest = set(re.findall(r"\w+", "\n".join(files[i + 1 :])))
+        rest = frozenset[str]().union(*map(words_of, files[i + 1 :]))
         yield from _block(part, rest, "begins[#begins + 1]")
 
 
-def _block(part: Part, used: set[str], begin: str) -> Iterable[str]:
+@cache
+def words_of(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
+def _block(part: Part, used: frozenset[str], begin: str) -> Iterable[str]:
     """One part, of which only those names are seen outside that others use."""
     shared = [name for name in part.names if name in used]
     own = [name for name in part.names if name not in used]

@@ -1,7 +1,8 @@
 """The scripts: one Lua file per verb, put together with the pieces that it includes.
 
 A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
-those of its pieces, `include:` the pieces, flat and in order. `unchecked` leaves out the check of the schema version.
+those of its pieces, `include:` the pieces, flat and in order. `kept:` has it made into a function, too, as every job
+goes through it (functions.py); `unchecked` leaves out the check of the schema version.
 What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
 comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
 making the hundred functions of a script takes longer than one job does. All of it is the body of one function: a name
@@ -20,7 +21,7 @@ from typing import Final
 import msgspec
 
 from penstock.batch_state import BatchState
-from penstock.engine.functions import library
+from penstock.engine.functions import library, words_of
 from penstock.exposition import RANGES
 from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
 
@@ -84,10 +85,11 @@ def load(*, test: bool = False) -> dict[str, Script]:
 def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
     included = [pieces[piece] for piece in _declared(verb, "include")]
     keys = dict.fromkeys(["meta"] + [key for part in [*included, verb] for key in _declared(part, "keys")])
+    time = _TEST_TIME if test else _REAL_TIME
     parts = [
-        _shebang(verb),
+        " flags=".join(["#!lua", *_flags(verb)]),
         f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
-        _TEST_TIME if test else _REAL_TIME,
+        time,
         "" if "\n-- unchecked" in verb else _CHECK,
         "return (function()",
         *(_in_block(piece, _used(piece, *included[i + 1 :], verb)) for i, piece in enumerate(included)),
@@ -98,25 +100,19 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
     sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
     if not _declared(verb, "kept"):
         return Script(name, text, sha, tuple(keys))
-    flags = "".join(f"'{flag}'" for flag in _declared(verb, "flags") if flag == "allow-oom")
     files = [*map(_constants_in, [*included, verb])]
-    function, library_text = library(name, flags, keys, parts[2], _constants_in(_CHECK), files)
+    function, library_text = library(name, _flags(verb), keys, time, _constants_in(_CHECK), files)
     return Script(name, text, sha, tuple(keys), function, library_text)
 
 
 def _used(piece: str, *rest: str) -> frozenset[str]:
     """What a piece defines and the rest of the script uses."""
-    return _defined(piece).intersection(frozenset[str]().union(*map(_words, rest)))
+    return _defined(piece).intersection(frozenset[str]().union(*map(words_of, rest)))
 
 
 @cache
 def _defined(piece: str) -> frozenset[str]:
-    return frozenset(name for found in re.finditer(_DEFINITION, piece) for name in _words(found["names"]))
-
-
-@cache
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", text))
+    return frozenset(name for found in re.finditer(_DEFINITION, piece) for name in words_of(found["names"]))
 
 
 @cache  # a piece is in many scripts, and every program that starts puts them together
@@ -146,8 +142,9 @@ def _declared(text: str, what: str) -> list[str]:
     return [word for line in re.findall(rf"^-- {what}: (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-def _shebang(verb: str) -> str:
-    return "#!lua flags=allow-oom" if "allow-oom" in _declared(verb, "flags") else "#!lua"
+def _flags(verb: str) -> list[str]:
+    """For the server: what runs although it is full."""
+    return [flag for flag in _declared(verb, "flags") if flag == "allow-oom"]
 
 
 @cache

@@ -88,7 +88,6 @@ local function park(id, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
-
 local halted = halted_in(halted_now)
 local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
 local fence = first_fence
