@@ -45,6 +45,9 @@ async def main() -> None:
             work.using(lock="t").call(3, 0.3),
         ]
         jobs = await app.enqueue_many(calls)
+        async for event in jobs[0].events():
+            if event.kind == "lease":
+                break
         say(f"job 3 waits: {await jobs[2].explain()}")
         for job in jobs:
             await job.result(timeout=60)
