@@ -4,7 +4,7 @@ import os
 import random
 import time
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ WAITING: frozenset[State] = frozenset({"scheduled", "held", "ready"})
 #: A time given to the engine below this many milliseconds is a delay from server time, otherwise an instant.
 DELAY_BELOW = 10**12
 
+_SEPARATOR: Final = "\x1f"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -74,16 +75,17 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What enqueue stores of a job that waits for nothing but its turn: a label, and what it does not share.
+    """What enqueue stores of most jobs, which wait for their turn or for one lane: a label, and what they do not share.
 
     Those with the same label differ in nothing that lease and complete ask for. The values follow each other without
-    the mark of an array, so that they are the end of one when lease puts something in front of them: see `Begun`.
+    the mark of an array, so that they are the end of one when something is put in front of them: see the next ones.
     """
 
     label: str
     seq: int
     created: int
     size: int
+    payload: bytes | None  #: a small one; others are kept apart
 
     def header(self) -> Header:
         return replace(
@@ -96,8 +98,33 @@ class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
+class Laned(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The same of a job with a lane, after what that adds."""
+
+    shown: int  #: 0: the lane holds it
+    since: int
+    place: int
+    label: str
+    lane: str
+    seq: int
+    created: int
+    size: int
+    payload: bytes | None
+
+    def header(self) -> Header:
+        return replace(
+            kind(self.label, self.lane),
+            state="ready" if self.shown else "held",
+            created=self.created,
+            since=self.since,
+            seq=self.place,
+            arrival=self.seq,
+            size=self.size,
+        )
+
+
 class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What lease stores of such a job: the same, after what it adds."""
+    """What lease stores of one: the same, after what it adds."""
 
     claim: str
     started: int
@@ -106,6 +133,7 @@ class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
     seq: int
     created: int
     size: int
+    payload: bytes | None
 
     @property
     def ready(self) -> Header:
@@ -113,8 +141,32 @@ class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return kind(self.label)
 
     def header(self) -> Header:
-        plain = Plain(self.label, self.seq, self.created, self.size)
+        plain = Plain(self.label, self.seq, self.created, self.size, None)
         return Running(self.claim, self.started, self.fence, plain.header()).header()
+
+
+class BegunLaned(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The same of one with a lane."""
+
+    claim: str
+    started: int
+    fence: int
+    since: int
+    place: int
+    label: str
+    lane: str
+    seq: int
+    created: int
+    size: int
+    payload: bytes | None
+
+    @property
+    def ready(self) -> Header:
+        return kind(self.label, self.lane)
+
+    def header(self) -> Header:
+        found = Laned(1, self.since, self.place, self.label, self.lane, self.seq, self.created, self.size, None)
+        return Running(self.claim, self.started, self.fence, found.header()).header()
 
 
 class Running(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -124,6 +176,7 @@ class Running(msgspec.Struct, array_like=True, frozen=True, gc=False):
     started: int
     fence: int
     ready: Header
+    payload: ClassVar[bytes | None] = None  #: that of such a job is kept apart
 
     def header(self) -> Header:
         if self.ready.state == "running":
@@ -156,15 +209,19 @@ class Done(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 #: The first byte of what is stored tells which of these it is; a header is a longer array.
 PLAIN: Final = 0xD9
-BEGUN: Final = 0x97
+LANED: Final = 0x99
+BEGUN: Final = 0x98
+BEGUN_LANED: Final = 0x9B
 RUNNING: Final = 0x94
 DONE: Final = 0x93
 
-_FOUR: Final = b"\x94"
+_FIVE: Final = b"\x95"
 _LONGEST: Final = 255  #: bytes of a label
 
 _plain = msgspec.msgpack.Decoder(Plain).decode
+_laned = msgspec.msgpack.Decoder(Laned).decode
 _begun = msgspec.msgpack.Decoder(Begun).decode
+_begun_laned = msgspec.msgpack.Decoder(BegunLaned).decode
 _header = msgspec.msgpack.Decoder(Header).decode
 _running = msgspec.msgpack.Decoder(Running).decode
 _done = msgspec.msgpack.Decoder(Done).decode
@@ -172,48 +229,95 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pack(header: Header) -> bytes:
-    """A new job's header as enqueue takes it; of a plain one, whose id nobody chose, only its label."""
-    if header.nonce or header.lanes or header.unique or header.due or header.expires or header.batch:
+    """A new job's header as enqueue takes it; of one that can do with a label, see `Plain`, only that and its lane."""
+    if header.nonce or header.unique or header.due or header.expires:
         return _encode(header)
-    return _label(header.queue, header.priority, header.task, header.keep, header.retries) or _encode(header)
+    lanes = header.lanes
+    if lanes and (header.batch or len(lanes) > 1 or not _is_only_limited(lanes[0])):
+        return _encode(header)
+    label = _label(header.queue, header.priority, header.task, header.keep, header.retries, header.batch)
+    lane = _short(lanes[0]) if lanes else b""
+    return label + lane if label and (lane or not lanes) else _encode(header)
+
+
+def _is_only_limited(lane: str) -> bool:
+    _, *rest = lane.split(_SEPARATOR)
+    return not rest or not (rest[1] or rest[3])  # a rate, or an order
 
 
 @lru_cache(maxsize=1024)
-def _label(queue: str, priority: int, task: str, keep: int, retries: int) -> bytes:
-    label = f"{queue}\x1f{priority:02d}\x1f{task}\x1f{keep}\x1f{retries}".encode()
-    return bytes([PLAIN, len(label)]) + label if len(label) <= _LONGEST else b""
+def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch: str) -> bytes:
+    text = f"{queue}\x1f{priority:02d}\x1f{task}\x1f{keep}\x1f{retries}"
+    return _short(f"{text}\x1f{batch}" if batch else text)
 
 
-@lru_cache(maxsize=1024)
-def kind(label: str) -> Header:
-    """What plain jobs with this label have in common."""
+def _short(text: str) -> bytes:
+    """As it is stored; nothing if it is too long."""
+    packed = text.encode()
+    return bytes([PLAIN, len(packed)]) + packed if len(packed) <= _LONGEST else b""
+
+
+@lru_cache(maxsize=4096)
+def kind(label: str, lane: str = "") -> Header:
+    """What jobs with this label, and this lane, have in common."""
     try:
-        queue, priority, task, keep, retries = label.split("\x1f")
+        queue, priority, task, keep, retries, *rest = label.split(_SEPARATOR)
+        (batch,) = rest or ("",)
         return Header(
-            state="ready", task=task, queue=queue, priority=int(priority), keep=int(keep), retries=int(retries)
+            state="ready",
+            task=task,
+            queue=queue,
+            priority=int(priority),
+            keep=int(keep),
+            retries=int(retries),
+            lanes=[lane] if lane else [],
+            home=1 if lane else 0,
+            batch=batch,
         )
     except ValueError:
         raise msgspec.ValidationError("the label of a job cannot be read") from None
+
+
+def read_new(raw: bytes) -> Header:
+    """The header that `pack` was given, as far as it matters."""
+    if raw[0] != PLAIN:
+        return _header(raw)
+    end = 2 + raw[1]
+    return kind(raw[2:end].decode(), raw[end + 2 :].decode())
 
 
 def read_header(raw: bytes) -> Header:
     """A header as it is stored; a `msgspec.MsgspecError` if it cannot be read."""
     first = raw[0] if raw else 0
     if first == PLAIN:
-        return _plain(_FOUR + raw).header()
-    if first in {BEGUN, RUNNING}:
+        return _plain(_FIVE + raw).header()
+    if first == LANED:
+        return _laned(raw).header()
+    if first in {BEGUN, BEGUN_LANED, RUNNING}:
         return read_running(raw).header()
     return _done(raw).header() if first == DONE else _header(raw)
 
 
-def read_running(raw: bytes) -> Running | Begun:
+def read_running(raw: bytes) -> Running | Begun | BegunLaned:
     """The same for a worker, which needs little of it, so it is not put together."""
     if raw[0] == BEGUN:
         return _begun(raw)
+    if raw[0] == BEGUN_LANED:
+        return _begun_laned(raw)
     if raw[0] == RUNNING:
         return _running(raw)
     header = _header(raw)
     return Running(header.claim, header.started, header.fence, header)
+
+
+def read_payload(raw: bytes) -> bytes | None:
+    """The payload that is part of what is stored of a job, if it is."""
+    first = raw[0] if raw else 0
+    if first == PLAIN:
+        return _plain(_FIVE + raw).payload
+    if first == LANED:
+        return _laned(raw).payload
+    return read_running(raw).payload if first in {BEGUN, BEGUN_LANED} else None
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):

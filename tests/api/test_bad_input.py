@@ -480,7 +480,7 @@ async def test_a_payload_that_cannot_be_decoded_goes_to_the_dead_letter_as_it_is
         msgspec.msgpack.encode([{"x": 1}, [], "timeout"]),
         msgspec.msgpack.encode([{"x": 1}])[:-1],
     ]
-    jobs = [await echo.enqueue(1) for _ in garbage]
+    jobs = [await echo.using(id=f"with-a-header-{n}").enqueue(1) for n in range(len(garbage))]
     client, keys = await raw(app.hub.engine), app.hub.engine.keys
     for job, payload in zip(jobs, garbage, strict=True):
         await client.hset(keys("payloads"), job.id, payload)
@@ -501,7 +501,7 @@ async def test_a_payload_that_is_gone_buries_its_job(app: Penstock) -> None:
     async def echo(x: int) -> int:
         return x
 
-    job, good = await echo.enqueue(1), await echo.enqueue(2)
+    job, good = await echo.using(id="with-a-header").enqueue(1), await echo.enqueue(2)
     client, keys = await raw(app.hub.engine), app.hub.engine.keys
     await client.hdel(keys("payloads"), job.id)
     async with app.worker():
@@ -518,7 +518,7 @@ async def test_a_garbled_header_stops_nobody_else_and_its_payload_is_kept_in_the
     async def echo(x: int) -> int:
         return x
 
-    job, engine = await echo.enqueue(1), app.hub.engine
+    job, engine = await echo.using(id="with-a-header").enqueue(1), app.hub.engine
     client, keys = await raw(engine), engine.keys
     payload = await client.hget(keys("payloads"), job.id)
     await spoil(engine, job.id)
@@ -565,7 +565,7 @@ async def test_an_unknown_task_in_a_record_is_put_off_and_charges_nothing(app: P
     async def here() -> int:
         return 1
 
-    job, good = await here.enqueue(), await here.enqueue()
+    job, good = await here.using(id="with-a-header").enqueue(), await here.enqueue()
     engine = app.hub.engine
     header = msgspec.structs.replace(await header_of(engine, job.id), task="not here")
     await (await raw(engine)).hset(engine.keys("jobs"), job.id, msgspec.msgpack.encode(header))

@@ -115,7 +115,7 @@ async def test_a_payload_with_a_garbled_backoff_ends_in_the_dead_letter(app: Pen
     async def fail() -> None:
         raise ValueError
 
-    job = await fail.enqueue()
+    job = await fail.using(id="with-a-header").enqueue()
     payload = msgspec.msgpack.encode([{}, [], -1, ["foo"]])
     await (await raw(app.hub.engine)).hset(app.hub.engine.keys("payloads"), job.id, payload)
     async with app.worker(concurrency=1, grace=0.1):

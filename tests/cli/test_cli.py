@@ -177,7 +177,7 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
 
 
 def test_doctor_is_well_until_something_is_broken(shell: Shell, single: Server) -> None:
-    job_id = shell.json("enqueue", "send", "[7]")["id"]
+    job_id = shell.json("enqueue", "send", "[7]", "--id", "with-a-header")["id"]
     report = shell.json("doctor")
     assert (report["healthy"], report["jobs"], report["findings"]) == (True, 1, [])
     with single.client() as client:

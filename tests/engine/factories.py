@@ -11,7 +11,7 @@ from penstock.batch_state import BatchSpec, BatchState, BatchStatus, Ending, rea
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine, NewBatch, NewJob
 from penstock.engine.views import Views
-from penstock.job import Header
+from penstock.job import Header, read_payload
 from penstock.schedule import Spec, Standing, first, plan, unpack_standing
 from tests.conftest import Clock
 
@@ -51,6 +51,13 @@ async def numbers_of(engine: Engine, batch_id: str) -> tuple[str, int, int, int,
     """Phase, total, done, dead, cancelled, pending."""
     b = await batch_of(engine, batch_id)
     return b.phase, b.total, b.done, b.dead, b.cancelled, b.pending
+
+
+def all_payloads(jobs: dict[str, bytes], apart: dict[str, bytes]) -> dict[str, bytes]:
+    """By id, wherever they are kept; each in one place."""
+    inside = {job_id: payload for job_id, raw in jobs.items() if (payload := read_payload(raw)) is not None}
+    assert inside.keys().isdisjoint(apart)
+    return inside | apart
 
 
 async def made_by(engine: Engine, batch_id: str) -> dict[str, BatchStatus]:

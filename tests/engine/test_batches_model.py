@@ -21,7 +21,7 @@ from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mend import reconcile
 from penstock.job import Attempt, Header, read_header
-from tests.engine.factories import new_batch, new_job
+from tests.engine.factories import all_payloads, new_batch, new_job
 from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.engine.model import WAITING, Model, ask
 from tests.servers import Server
@@ -70,6 +70,7 @@ def stored(world: World) -> dict[str, Any]:
     for name, count in found["counts"].items():
         counts[name.replace(f"{SEPARATOR}held", f"{SEPARATOR}ready")] += int(count)
     return found | {
+        "payloads": all_payloads(found["jobs"], found["payloads"]),
         **{name: {member: int(score) for member, score in found[name].items()} for name in ZSETS},
         "jobs": {job_id: comparable(read_header(raw)) for job_id, raw in found["jobs"].items()},
         "made": {one: read_status(raw[1:-1]) for one, raw in found["payloads"].items() if "@" in one},

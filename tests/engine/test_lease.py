@@ -1,11 +1,15 @@
 """lease: ready → running, for the first jobs of a worker's queues."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import PAGE, Engine, Retention
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
+from penstock.job import Header
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,
@@ -318,3 +322,36 @@ async def test_a_job_with_a_lane_that_is_too_late_makes_way_if_it_is_the_only_on
     clock.advance(1_000)
     assert await worker.lease() == []
     assert (await states(engine))["late"] == "cancelled"
+
+
+COLD = {
+    "past its time": ({"expires": 1_000}, ""),
+    "without a payload": ({}, "payloads"),
+    "with a lock that is taken": ({"lanes": ["lock:t"]}, ""),
+    "of a halted task": ({"task": "halted"}, ""),
+}
+
+
+@pytest.mark.parametrize(("fields", "lost"), COLD.values(), ids=COLD)
+async def test_a_header_that_is_garbled_where_lease_does_not_look_is_buried_when_it_has_to(
+    engine: Engine, clock: Clock, fields: dict[str, Any], lost: str
+) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("holder", lanes=["lock:t"]), new_job("bad", nonce="n", **fields))
+    await worker.lease()
+    client: Any = await raw(engine)
+    values = msgspec.to_builtins(await header_of(engine, "bad"))
+    values[Header.__struct_fields__.index("reason")] = 5
+    if values[0] == "held":  # as if the lane had shown it
+        values[0] = "ready"
+        await client.zrem(engine.keys("held"), (await client.zrange(engine.keys("held"), 1, 1))[0])
+        await client.zadd(engine.keys("ready"), {f"default\x1f50{values[4]:014d}\x1fbad": 0})
+    await client.hset(engine.keys("jobs"), "bad", msgspec.msgpack.encode(values))
+    if lost:
+        await client.hdel(engine.keys(lost), "bad")
+    await engine.tune("task:halted", paused=True)
+    await enqueue(engine, new_job("good"))
+    clock.advance(2_000)
+    assert [lease.id for lease in [*await worker.lease(5), *await worker.lease(5)]] == ["good"]
+    assert (await header_of(engine, "bad")).reason == "unreadable_header"
+    await reconcile(engine)

@@ -14,7 +14,7 @@ from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.job import Attempt, read_header
 from penstock.schedule import Spec, first, plan, unpack, unpack_standing
-from tests.engine.factories import LIFE, new_job, new_spec
+from tests.engine.factories import LIFE, all_payloads, new_job, new_spec
 from tests.engine.machines import START, Steps, World, one_of, run, world_at
 from tests.engine.model import SETTLES, WAITING, Model, ask
 from tests.servers import Server
@@ -74,6 +74,7 @@ def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
     return {name: {member: int(score) for member, score in found[name].items()} for name in ZSETS} | {
         "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "grace", "seen")},
         "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
+        "payloads": all_payloads(found["jobs"], found["payloads"]),
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
         "logs": {job_id: msgspec.msgpack.decode(raw) for job_id, raw in found["logs"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},

@@ -20,7 +20,10 @@ PLAIN_ONES = {
 }
 OTHERS = {
     "an id of somebody's choice": Header(state="", task="t", nonce="n"),
-    "a lock": Header(state="", task="t", lanes=["l"]),
+    "two locks": Header(state="", task="t", lanes=["l", "m"]),
+    "a rate": Header(state="", task="t", lanes=["l\x1f\x1f0.001\x1f1\x1f\x1f1"]),
+    "an order": Header(state="", task="t", lanes=["l\x1f1\x1f\x1f\x1fordered\x1f1"]),
+    "a lock of a long name": Header(state="", task="t", lanes=["l" * 256]),
     "a unique key": Header(state="", task="t", unique="u"),
     "a due time": Header(state="", task="t", due=5),
     "an expiry": Header(state="", task="t", expires=5),
@@ -137,7 +140,7 @@ async def test_a_spoilt_plain_job_is_buried_and_the_others_run(engine: Engine, r
     assert taken == ["a", "c"]
     record = await Views(engine).job("b")
     assert record is not None
-    assert (record.header.state, record.header.reason, record.payload) == ("dead", "unreadable_header", b"b")
+    assert (record.header.state, record.header.reason, record.payload) == ("dead", "unreadable_header", rot)
     assert await audit(engine) == []
 
 

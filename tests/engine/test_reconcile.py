@@ -43,7 +43,7 @@ async def test_nothing_is_mended_where_nothing_is_wrong(engine: Engine) -> None:
 
 
 async def test_a_lost_sequence_is_found_again_also_where_a_lane_shows_its_next_job_meanwhile(engine: Engine) -> None:
-    await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in ("first", "next", "last")))
+    await enqueue(engine, *(new_job(name, lanes=["lock:t"], payload=b"." * 300) for name in ("first", "next", "last")))
     client: Any = await raw(engine)
     await client.hdel(engine.keys("payloads"), "first")
     await client.hdel(engine.keys("meta"), "seq")

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.batch_state import BatchStatus, read_status
 from penstock.errors import QueueFull
-from penstock.job import Attempt, Begun, Header, Running, read_header, read_running
+from penstock.job import Attempt, Begun, BegunLaned, Header, Running, read_header, read_running
 from penstock.schedule import Spec, Standing, unpack, unpack_standing
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
@@ -42,7 +42,7 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     """A worker's hold on a job."""
 
     id: str
-    found: Running | Begun
+    found: Running | Begun | BegunLaned
     payload: bytes
 
     @property
@@ -162,7 +162,8 @@ def read_leased(raw: list[Any]) -> Leased:
     leases, unreadable = [], []
     for job_id, header, payload in rows:
         try:
-            leases.append(Lease(job_id.decode(), read_running(header), payload))
+            found = read_running(header)
+            leases.append(Lease(job_id.decode(), found, payload or found.payload or b""))
         except (msgspec.MsgspecError, TypeError, IndexError):
             unreadable.append(job_id.decode())
     return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))

@@ -14,10 +14,11 @@ from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
-from penstock.job import FINISHED, WAITING, Header, read_header
+from penstock.job import FINISHED, WAITING, Header, read_header, read_payload
 from penstock.schedule import unpack, unpack_standing
 
 _PAGE = 500
+_KEPT = ("missing", "kept", "kept twice")
 _INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
 _BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks", "chores")
 
@@ -142,15 +143,18 @@ class _Audit:
 
     async def _check_jobs(self) -> None:
         async for page in self._pages("jobs"):
-            headers = {}
+            headers, inside = dict[str, Header](), set[str]()
             for job_id, raw in page:
                 try:
                     headers[job_id.decode()] = read_sound(raw)
+                    if read_payload(raw) is not None:
+                        inside.add(job_id.decode())
                 except (msgspec.MsgspecError, ValueError, TypeError) as error:
                     self._report("header", job_id, f"cannot be read: {error}")
-            await self._check_page(headers)
+            await self._check_page(headers, inside)
 
-    async def _check_page(self, headers: dict[str, Header]) -> None:
+    async def _check_page(self, headers: dict[str, Header], inside: set[str]) -> None:
+        """`inside`: those that have their payload with them."""
         pipe = self._client.pipeline(transaction=False)
         for job_id, header in headers.items():
             where = place(job_id, header)
@@ -163,7 +167,9 @@ class _Audit:
         answers = await pipe.execute()
         for i, (job_id, header) in enumerate(headers.items()):
             self._check_header(job_id, header)
-            self._check_found(job_id, header, *answers[i * 6 : i * 6 + 6])
+            found = answers[i * 6 : i * 6 + 6]
+            found[1] += job_id in inside
+            self._check_found(job_id, header, *found)
         rosters = ((self._batches.expected(job_id, header)) for job_id, header in headers.items())
         await self._check_listed([entry for entries in rosters for entry in entries])
         await self._check_deaths(headers)
@@ -206,7 +212,7 @@ class _Audit:
         job_id: str,
         header: Header,
         score: float | None,
-        payload: bool,  # noqa: FBT001  (a row of answers)
+        payloads: int,
         result: bool,  # noqa: FBT001
         timer: float | None,
         holder: bytes | None,
@@ -217,8 +223,8 @@ class _Audit:
         if score != where.score:
             self._report("place", job_id, f"is {header.state}, but in {where.key} its score is {score}")
         lost = header.size < 0 or (header.state == "dead" and header.reason == "payload_lost")
-        if payload != (header.state != "done" and not header.compact) and not lost:
-            self._report("payload", job_id, f"is {header.state}, payload {'kept' if payload else 'missing'}")
+        if payloads != (header.state != "done" and not header.compact) and not lost:
+            self._report("payload", job_id, f"is {header.state}, payload {_KEPT[payloads]}")
         if result != (header.result == 1 and not header.compact):
             self._report("result", job_id, f"says {header.result}, result {'kept' if result else 'missing'}")
         if timer != (header.expires if header.expires and header.state in WAITING else None):

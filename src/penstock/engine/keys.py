@@ -12,8 +12,8 @@ from penstock.errors import BadOption
 
 KINDS: Final[dict[str, str]] = {
     "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten, halted (names of paused tasks)
-    "jobs": "hash",  # id → header, msgpack of job.Header, Running or Done: the truth that the rest can be rebuilt from
-    "payloads": "hash",  # id → opaque bytes; gone when the job is done
+    "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from
+    "payloads": "hash",  # id → opaque bytes, unless they are part of the former; gone when the job is done
     "results": "hash",  # id → opaque bytes
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
     "logs": "hash",  # id → msgpack: see log.lua; the last lines that its attempts wrote

@@ -15,7 +15,7 @@ from penstock.codec import tags_of
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.errors import BadOption
-from penstock.job import Attempt, Header, read_header
+from penstock.job import Attempt, Header, read_header, read_payload
 
 LOOKS: Final = 500  #: index entries that one page looks at
 _DEEP: Final = 100  #: of which contents are read, too
@@ -170,10 +170,11 @@ class Listing:
         chosen = [job.id for job in found]
         small = [job.id for job in found if job.header.size < 2**16 or wanted.tag is not None]
         payloads, attempts = await self._link.ask(lambda client: self._contents(client, small, chosen).execute())
-        tags = {job_id: tags_of(payload) for job_id, payload in zip(small, payloads, strict=False)}
+        inside = {job_id: read_payload(stored) for job_id, stored in zip(ids, raw, strict=True) if stored}
+        tags = {job_id: tags_of(payload or inside[job_id]) for job_id, payload in zip(small, payloads, strict=False)}
         full = [
-            job._replace(tags=tags.get(job.id, ()), attempts=_attempts(raw))
-            for job, raw in zip(found, attempts, strict=True)
+            job._replace(tags=tags.get(job.id, ()), attempts=_attempts(history))
+            for job, history in zip(found, attempts, strict=True)
         ]
         return [job for job in full if _fits_deep(job, wanted)]
 

@@ -23,7 +23,7 @@ import msgspec
 from penstock.batch_state import BatchState
 from penstock.engine.functions import library, words_of
 from penstock.exposition import RANGES
-from penstock.job import BEGUN, DELAY_BELOW, DONE, PLAIN, RUNNING, Header
+from penstock.job import BEGUN, BEGUN_LANED, DELAY_BELOW, DONE, LANED, PLAIN, RUNNING, Header
 
 SCHEMA: Final = "1"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
@@ -175,6 +175,15 @@ def _constants() -> dict[str, str]:
             "IS_RUNNING": f"'\\{RUNNING}'",
             "IS_DONE": f"'\\{DONE}'",
             "IS_BEGUN": f"'\\{BEGUN}'",
+            "IS_BEGUN_LANED": f"'\\{BEGUN_LANED}'",
+            "IS_HELD": f"'\\{LANED}\\0'",
+            "IS_SHOWN": f"'\\{LANED}\\1'",
+            "PLAIN": str(PLAIN),
+            "LANED": str(LANED),
+            "RUNNING": str(RUNNING),
+            "BEGUN": str(BEGUN),
+            "BEGUN_LANED": str(BEGUN_LANED),
+            "NOWHERE": "'\\192'",
             "IS_PLAIN": f"'\\{PLAIN}'",
             "SCHEMA": f"'{SCHEMA}'",
             "SEP": "'\\31'",

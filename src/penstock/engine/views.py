@@ -16,7 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
-from penstock.job import Attempt, Header, read_header
+from penstock.job import Attempt, Header, read_header, read_payload
 from penstock.schedule import Spec, Standing
 
 _MOST = re.compile(r"max=(\d+)\.")
@@ -359,7 +359,9 @@ def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     if not header:
         return None
     try:
-        return Record(job_id, read_header(header), payload, result, _history(attempts) if attempts else [])
+        return Record(
+            job_id, read_header(header), payload or read_payload(header), result, _history(attempts) if attempts else []
+        )
     except msgspec.MsgspecError as error:
         raise PenstockError(
             f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"

@@ -12,7 +12,7 @@ from penstock.codec import Envelope, decode_any, open_envelope
 from penstock.engine.answers import read_leased, read_placed
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import BadArguments
-from penstock.job import DELAY_BELOW, PLAIN, Header, kind
+from penstock.job import DELAY_BELOW, Header, read_new
 from penstock.task import Call, Task
 from penstock.times import show
 
@@ -32,7 +32,6 @@ _IN_HEADER: Final = {
 _IN_PAYLOAD: Final = ("tags", "timeout", "backoff", "retry_on", "give_up_on", "redact")
 _DURATIONS: Final = ("delay", "expires", "timeout", "keep_result")
 SHOWN: Final = 50  #: jobs in a message
-_header = msgspec.msgpack.Decoder(Header).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Record:
             rows = zip(sent[::3], sent[1::3], sent[2::3], read_placed(answer), strict=True)
             for job_id, header, payload, placed in rows:
                 if placed.word == "created":
-                    self._add(job_id, _sent(header), payload)
+                    self._add(job_id, read_new(header), payload)
         elif call.script.name == "lease":
             for lease in read_leased(answer).leases:
                 self.add_stored(lease.id, lease.header, lease.payload)
@@ -185,10 +184,6 @@ def _plainly(name: str, value: Any) -> str:
     if name == "at":
         return (datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else value).isoformat()
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _sent(raw: bytes) -> Header:
-    return kind(msgspec.msgpack.decode(raw)) if raw[0] == PLAIN else _header(raw)
 
 
 def _arguments(task: Task[..., Any, Any] | None, envelope: Envelope) -> dict[str, Any]:

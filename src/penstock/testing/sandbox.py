@@ -13,7 +13,7 @@ from penstock.engine.engine import Engine, NewJob
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import PenstockError
 from penstock.hub import Hub
-from penstock.job import read_header
+from penstock.job import read_header, read_payload
 from penstock.producer import Producer
 from penstock.schedule import Spec, first
 from penstock.task import Call, Task
@@ -235,7 +235,8 @@ class Sandbox:
         fresh = [job_id for job_id in stored if job_id and job_id.decode() not in self._record.jobs]
         if fresh:
             payloads = link.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
-            for job_id, payload in zip(fresh, payloads, strict=True):
+            for job_id, apart in zip(fresh, payloads, strict=True):
+                payload = apart or read_payload(stored[job_id])
                 if payload is not None:
                     self._record.add_stored(job_id.decode(), read_header(stored[job_id]), payload)
 

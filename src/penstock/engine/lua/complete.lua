@@ -2,13 +2,13 @@
 -- flags: allow-oom
 -- keys: payloads results
 -- kept: as a function
--- include: header write lanes batches move line enter finish create ends settle
+-- include: label header write lanes batches move alike line enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete
-local lease_calls = {}   -- call number → its claim, packed, when it started, and its plain jobs: label → kind
-local glanced = {}       -- id → header of those that are as their lease left them, or the kind of a plain job
-local alike = {}         -- kinds of plain jobs, by lease call
+local lease_calls = {}   -- call number → its claim, packed, when it started, and by kind what those it leased have in common
+local glanced = {}       -- id → header of those that are as their lease left them
+local alike = {}         -- what those of one kind and one call have in common
 
 -- call_of(number, packed) → that call, if this is as it left it.
 local function call_of(number, packed)
@@ -24,22 +24,25 @@ local function call_of(number, packed)
   return string.sub(packed, 2, made.length) == made.mark and made
 end
 
--- kind_in(made, packed) → the kind of a plain job of this call; nothing if it is cut off.
-local function kind_in(made, packed)
-  local last, at = made.last, made.length + 18
-  if last and #packed == last.length and string.sub(packed, at + 1, at + #last.mark) == last.mark then return last end
-  local _, label = cmsgpack.unpack_limit(packed, 1, at)
-  local found = made[label]
+-- of_call(made, packed, at) → what jobs of one kind, whose labels begin there, have in common that this call leased.
+local function of_call(made, packed, at)
+  local last = made.last
+  if last and string.sub(packed, at + 1, at + #last.mark) == last.mark then return last end
+  local kind = kind_at(packed, at)
+  local found = made[kind]
   if not found then
-    local kind = kind_of(label)
     found = {
       [CLAIM] = made.claim, [STARTED] = made.started, [QUEUE] = kind[QUEUE], [TASK] = kind[TASK], [KEEP] = kind[KEEP],
-      mark = kind.mark, length = at + #kind.mark + 23, n = 0, kept_until = digits(now + kind[KEEP]),
+      mark = kind.mark, n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
     }
-    made[label], alike[#alike + 1] = found, found
+    made[kind], alike[#alike + 1] = found, found
+    if kind[BATCH] ~= '' then
+      need_batches()
+      found.batch = batch_kit.one(kind[BATCH])
+    end
   end
   made.last = found
-  return #packed == found.length and found or nil
+  return found
 end
 
 -- By how the result is kept (0: there is none, 1: under `results`, 2: not): what is put in front.
@@ -54,31 +57,71 @@ local function kept_of(id, result, keep)
   return 1
 end
 
--- end_plain(id, number, result, packed) → ok, if this is a plain job as that call left it: it is done.
+-- end_one(id, claim, kind, packed, to, result): this one of a kind, of which that much is to be kept, is done.
 local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
 local ends = pile(4, 'ZADD', finished)
-local function end_plain(id, number, result, packed)
-  local made = packed and string.byte(packed) == 151 and call_of(number, packed)
-  local kind = made and kind_in(made, packed)
-  if not kind then return nil end
-  if glanced[id] then return 'ok' end   -- named twice in this page
-  local a, b, c, d = records.n, holds.n + 1, contents.n + 1, ends.n
-  records[a + 1], records[a + 2], records.n = id, marks[kept_of(id, result, kind[KEEP])] .. packed, a + 2
-  holds[b], holds.n = made.claim .. SEP .. id, b
-  contents[c], contents.n = id, c
-  ends[d + 1], ends[d + 2], ends.n = kind.kept_until, id, d + 2
-  glanced[id], ended[#ended + 1] = kind, id
+local function end_one(id, claim, kind, packed, to, result)
+  local a, b, c = records.n, holds.n + 1, ends.n
+  if #packed == to + 1 then   -- its payload is not part of the record
+    contents.n = contents.n + 1
+    contents[contents.n] = id
+  end
+  records[a + 1], records.n = id, a + 2
+  records[a + 2] = marks[kept_of(id, result, kind[KEEP])] .. string.sub(packed, 1, to) .. NOWHERE
+  holds[b], holds.n = claim .. SEP .. id, b
+  ends[c + 1], ends[c + 2], ends.n = kind.kept_until, id, c + 2
+  ended[#ended + 1] = id
   join('complete', kind, id)
+end
+
+-- end_alike(i, id, packed) → ok, if this is a job without a header, as its call left it; false if not.
+local seen = {}    -- id → true: it may be named twice in a page
+local laned = {}   -- those with a lane, which come afterwards: { position, call, kind, lane, how much is to be kept }
+local function end_alike(i, id, packed)
+  local first = packed and string.byte(packed)
+  local made = (first == BEGUN or first == BEGUN_LANED) and call_of(ARGV[i * 3], packed)
+  if not made then return false end
+  local at = made.length + (first == BEGUN and 18 or 36)
+  local kind, spec = of_call(made, packed, at), nil
+  local to = at + #kind.mark + 23
+  if first == BEGUN_LANED then
+    at, spec = cmsgpack.unpack_limit(packed, 1, to - 23)
+    to = at + 23
+  end
+  if is_inside(packed, to) == nil then return false end
+  if seen[id] then return 'ok' end
+  seen[id] = true
+  if spec then
+    laned[#laned + 1] = { i, made, kind, spec, to }
+  else
+    end_one(id, made.claim, kind, packed, to, ARGV[i * 3 + 1])
+  end
   return 'ok'
 end
 
--- end_plain_ones() → by position: ok for each that was one.
-local function end_plain_ones()
+-- end_laned(ids, raw): those with a lane give it back, and their batches are told.
+local function end_laned(ids, raw)
+  local names = {}
+  for n, one in ipairs(laned) do names[n] = lane_name(one[4]) end
+  need_lanes()
+  need_line()
+  fetch(names)
+  for _, one in ipairs(laned) do
+    local i, made, kind, spec, to = unpack(one)
+    vacate(lane_of(spec), ids[i])
+    if kind.batch then batch_kit.leave(kind.batch, ids[i], 'done') end
+    end_one(ids[i], made.claim, kind, raw[i], to, ARGV[i * 3 + 1])
+  end
+end
+
+-- end_those_alike() → by position: ok for each that was one.
+local function end_those_alike()
   local ids, answers = {}, {}
   for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
   if #ids == 0 then return answers end
   local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do answers[i] = end_plain(ids[i], ARGV[i * 3], ARGV[i * 3 + 1], raw[i]) or false end
+  for i = 1, #ids do answers[i] = end_alike(i, ids[i], raw[i]) end
+  if #laned > 0 then end_laned(ids, raw) end
   for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
   return answers
 end
@@ -104,4 +147,4 @@ return settle('complete', 3, function(id, h, at)
     h[RESULT], h[REASON] = kept, ''
   end
   move('complete', id, h, 'done', nil, packed)
-end, as_leased, end_plain_ones())
+end, as_leased, end_those_alike())

@@ -1,7 +1,7 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: header write lanes batches move line enter finish create ends room
+-- include: label header write lanes batches move alike line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
 -- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
 --          sealed | cancelled | ended, its id and nothing
@@ -15,30 +15,114 @@ local function answer(word, id, state)
   answers[n + 1], answers[n + 2], answers[n + 3] = word, id, state
 end
 
--- admit(id, label, payload): a plain job gets its place in line.
+-- record(id, label, payload) → what is stored of a job without a header, from its label on. A small payload is part of it.
 local records, contents, places = pile(2, 'HSET', jobs), pile(1, 'HSET', payloads), pile(4, 'ZADD', ready)
-local admitted = {}   -- id → its kind
-local kind            -- that of the last one
-local function admit(id, label, payload)
-  if not kind or kind.mark ~= label then kind = kind_of(string.sub(label, 3)) end
-  if not has_room(kind[QUEUE]) then return answer('full', id, '') end
-  sequence = (sequence or tonumber(seq_before or 0)) + 1
-  local turn = string.format('%02d%014d', kind[PRIORITY], sequence)
-  local a, b, c = records.n, contents.n, places.n
-  records[a + 1], records.n = id, a + 2
-  records[a + 2] = label .. struct.pack('>BI8BI8BI4', 207, sequence, 207, now, 206, #payload)
-  contents[b + 1], contents[b + 2], contents.n = id, payload, b + 2
-  places[c + 1], places[c + 2], places.n = '0', kind[QUEUE] .. SEP .. turn .. SEP .. id, c + 2
-  admitted[id] = kind
-  join('enqueue', kind, id)
-  answer('created', id, 'ready')
+local function record(id, label, payload)
+  local within = NOWHERE
+  if #payload < 256 then
+    within = string.char(196, #payload) .. payload
+  else
+    local n = contents.n
+    contents[n + 1], contents[n + 2], contents.n = id, payload, n + 2
+  end
+  return label .. struct.pack('>BI8BI8BI4', 207, sequence, 207, now, 206, #payload) .. within
 end
 
--- enter_line(i): a job that is not plain, or is there already.
+local admitted = {}   -- id → its kind
+local function admit(id, kind, packed, state)
+  local n = records.n
+  records[n + 1], records[n + 2], records.n = id, packed, n + 2
+  admitted[id] = kind
+  join('enqueue', kind, id)
+  answer('created', id, state)
+end
+
+-- next_place() → the number of the last place in line.
+local function next_place()
+  sequence = (sequence or tonumber(seq_before or 0)) + 1
+  return sequence
+end
+
+-- line_up_plain(id, kind, payload): a job without a lane gets its place in line.
+local function line_up_plain(id, kind, payload)
+  local n = places.n
+  places[n + 1], places[n + 2], places.n = '0', kind[QUEUE] .. SEP .. rank_of(kind[PRIORITY], next_place()) .. SEP .. id, n + 2
+  admit(id, kind, record(id, kind.mark, payload), 'ready')
+end
+
+-- line_up_laned(id, one, payload) → is it shown or held by its lane? Not if that is more than limited, or shows one that would
+-- have to step back.
+local function line_up_laned(id, one, payload)
+  local kind = one.kind
+  announce(one)
+  local lane, row = only_limited(one.spec, kind[QUEUE])
+  if not lane or row.worst > kind[PRIORITY] or #one.spec > 255 then return false end
+  local turn = rank_of(kind[PRIORITY], next_place())
+  local packed = struct.pack('>BI8BI8', 207, now, 207, sequence) .. record(id, one.mark, payload)
+  if row.waiting == 0 and #row.shown < math.min(AT_ONCE, lane.limit - lane.use) then
+    enter(ready, '0', kind[QUEUE] .. SEP .. turn .. SEP .. id)
+    show_in(row, id, kind)
+    packed = IS_SHOWN .. packed
+    admit(id, kind, packed, 'ready')
+  else
+    local row_name = lane.name .. SEP .. kind[QUEUE] .. SEP
+    local member = row_name .. turn .. SEP .. id
+    enter(held, '0', member)
+    entered_held(row, member, row_name)
+    kind.waited, packed = kind.waited + 1, IS_HELD .. packed
+    admit(id, kind, packed, 'held')
+  end
+  shown_as[id] = packed
+  return true
+end
+
+-- told(given) → of jobs that come so, without a header: their kind, which has the priority that their batch wants; their lane, if
+-- they have one, as those have that are in a batch; and how their records begin.
+local function told(given)
+  local at, label = cmsgpack.unpack_limit(given, 1, 0)
+  local kind, one = kind_of(label), { [LANES] = {} }
+  if at > 0 then one[LANES][1] = string.sub(given, at + 3) end
+  if kind[BATCH] ~= '' then
+    need_batches()
+    one[BATCH], one[PRIORITY] = kind[BATCH], kind[PRIORITY]
+    batch_kit.adopt(one)
+    if one[PRIORITY] ~= kind[PRIORITY] then
+      local priority = string.format('%02d', one[PRIORITY])
+      local words = { kind[QUEUE], priority, kind[TASK], digits(kind[KEEP]), kind[RETRIES], kind[BATCH] }
+      kind = kind_of(table.concat(words, SEP))
+    end
+  end
+  one.kind, one.spec = kind, one[LANES][1]
+  one.mark = one.spec and kind.mark .. string.char(217, math.min(#one.spec, 255)) .. one.spec or kind.mark
+  return one
+end
+
+-- lined_up(i, one) → does a job of which this was told get its place without a header?
+local function lined_up(i, one)
+  local id, payload, kind = ids[i], ARGV[i * 3], one.kind
+  if raw[i] or admitted[id] or cache[id] then return false end
+  if kind[BATCH] ~= '' then
+    local b = batch_kit.one(kind[BATCH])
+    if batch_kit.refusal(b) or b[B_CREATED] > now then return false end
+  end
+  if not has_room(kind[QUEUE]) then
+    answer('full', id, '')
+  elseif not one.spec then
+    line_up_plain(id, kind, payload)
+  elseif not line_up_laned(id, one, payload) then
+    return_room(kind[QUEUE])
+    return false
+  elseif kind[BATCH] ~= '' then
+    batch_kit.join(batch_kit.one(kind[BATCH]), id)
+  end
+  return true
+end
+
+-- enter_line(i): a job that has a header, needs one, or is there already.
 local function enter_line(i)
   need_create()
   local id, new = ids[i], news[i]
-  local h = known_as(id, raw[i]) or cache[id] or admitted[id]
+  local h = known_as(id, raw[i] or shown_as[id]) or cache[id] or admitted[id]
   local word = h and (h[NONCE] == (new and new[NONCE] or '') and 'created' or 'exists')
   if spoilt[id] then
     word, h = 'exists', { [STATE] = 'unreadable' }   -- its payload is not overwritten; reconcile will bury it
@@ -58,21 +142,32 @@ local function enter_line(i)
   answer(word, id, h[STATE])
 end
 
-local function is_plain(i) return string.byte(ARGV[i * 3 - 1]) == 217 end
+local given_before = {}   -- what comes without a header → what that tells
+local without = {}        -- the same by position
+local asked = {}          -- headers, or what was told, that have lanes
 for i = 1, #ids do
-  if not is_plain(i) then
-    news[i] = decode(ARGV[i * 3 - 1])
+  local given = ARGV[i * 3 - 1]
+  if string.byte(given) == PLAIN then
+    local one = given_before[given]
+    if not one then
+      one = told(given)
+      given_before[given], asked[#asked + 1] = one, one
+    end
+    without[i] = one
+  else
+    news[i] = decode(given)
     if news[i][BATCH] ~= '' then
       need_batches()
       batch_kit.adopt(news[i])
     end
+    asked[#asked + 1] = news[i]
   end
 end
-meet(news, #ids)
-for i, id in ipairs(ids) do
-  if is_plain(i) and not raw[i] and not admitted[id] and not cache[id] then
-    admit(id, ARGV[i * 3 - 1], ARGV[i * 3])
-  else
+meet(asked, #asked)
+for i = 1, #ids do
+  local one = without[i]
+  if not (one and lined_up(i, one)) then
+    if one then news[i] = header_of(one.kind, one.spec) end
     enter_line(i)
   end
 end

@@ -2,33 +2,26 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: header write lanes batches move line enter finish create ends candidates numbers halt
+-- include: label header write lanes batches move alike line enter finish create ends candidates numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
---          then per job: id, header, payload. A resent call gets what it still holds again, and never anything new.
+--          then per job: id, header, and its payload unless that is part of the former. A resent call gets what it still holds again, and never anything new.
 -- event: lease; hold for candidates that have to wait for a lane, expire and bury for those that can no longer run
-local worker, number, want, bytes = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
-local claim = worker .. SEP .. number
-local answer = { 'ok', 0 }
-
-local function give(id, packed, payload)
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3] = id, packed, payload
-end
+local worker, want = ARGV[1], tonumber(ARGV[4])
 
 -- given_again() → what an earlier call gave, as far as it is not settled.
 local function given_again()
   local before = still_held(claim)
   if #before > 0 then
     local packed, contents = call('HMGET', jobs, unpack(before)), call('HMGET', payloads, unpack(before))
-    for i, id in ipairs(before) do give(id, packed[i], contents[i]) end
+    for i, id in ipairs(before) do give(id, packed[i], contents[i] or '') end
   end
   return answer
 end
 
 if not call('ZSCORE', workers, worker) then return { 'unknown', 0 } end
-local made, known = numbers_of(worker, tonumber(number), tonumber(ARGV[3]))
+local made, known = numbers_of(worker, tonumber(ARGV[2]), tonumber(ARGV[3]))
 if known == 'stale' then return { 'stale', 0 } end
 if known == 'made' then return given_again() end
 
@@ -38,8 +31,6 @@ local all = names[1] == '*'
 local open = open_queues(all and call('HKEYS', queues) or names)
 local ids, more = candidates(open, want, all)
 if more and #ids < want then answer[2] = 1 end
-
-local next_lines = {}   -- id → member of `held`, of those that a lane would show next
 
 -- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
 local function unlist(id, state)
@@ -52,48 +43,61 @@ local function unlist(id, state)
   return string.match(next_lines[id], '^[^\31]*\31([^\31]*)')
 end
 
+-- bury_unreadable(id, state): it waits so, and its header cannot be understood.
+local function bury_unreadable(id, state)
+  local queue = unlist(id, state)
+  tally(deltas, queue, state, -1)
+  quarantine(id, queue)
+end
+
+-- in_full(id, state) → the header of a job of which the first values were read; nothing if the others cannot be understood.
+local function in_full(id, state)
+  local h = read({ id })[1]
+  if not h then bury_unreadable(id, state) end
+  return h
+end
+
+-- end_unrun(verb, id, state, outcome, reason): it waits so, and will not run.
+local function end_unrun(verb, id, state, outcome, reason)
+  local h = in_full(id, state)
+  answer[2] = 1
+  if not h then return end
+  h[REASON] = reason
+  move(verb, id, h, outcome, reason)
+end
+
 -- runnable(some, headers, state) → those that can run; what cannot leaves the line. Not more than fits into the answer.
-local picked, size, full = 0, 0, false
+local full = false
 local function runnable(some, headers, state)
   local found, taken = {}, {}
   for i = 1, #some do
     local id, h = some[i], headers[i]
     if spoilt[id] then
-      local queue = unlist(id, state)
-      tally(deltas, queue, state, -1)
-      quarantine(id, queue)
+      bury_unreadable(id, state)
     elseif not h or h[STATE] ~= state or (state == 'held' and waiting_line(id, h) ~= next_lines[id]) then
       unlist(id, state)
     elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
-      h = read({ id })[1]
-      h[REASON] = 'expired'
-      move('expire', id, h, 'cancelled', 'expired')
-      answer[2] = 1
-    elseif picked > 0 and size + h[SIZE] > bytes then
+      end_unrun('expire', id, state, 'cancelled', 'expired')
+    elseif too_much(h[SIZE]) then
       answer[2], full = 1, true
       break
     else
       found[#found + 1], taken[#taken + 1] = h, id
-      picked, size = picked + 1, size + h[SIZE]
     end
   end
   return taken, found
 end
 
--- park(id, at): this lane of the job has no room, so it waits there, and the one that showed it shows another.
-local function park(id, at)
-  local h = read({ id })[1]
+-- park(id, at, state): this lane of the job has no room, so it waits there, and the one that showed it shows another.
+local function park(id, at, state)
+  local h = in_full(id, state)
   stored[id] = nil
+  if not h then return end
   wait_under(h, at)
   move('hold', id, h, 'held', lane_name(h[LANES][at]))
 end
 
-local halted = halted_in(halted_now)
-local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
-local fence = first_fence
-
 -- start(id, h, payload): it runs.
-local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
 local function start(id, h, payload)
   local packed = stored[id]
   fence = fence + 1
@@ -116,81 +120,37 @@ local function begin(some, state)
   local contents = call('HMGET', payloads, unpack(taken))
   for i, id in ipairs(taken) do
     local h = headers[i]
-    local blocked = halted[h[TASK]] and halt(id, h[TASK]) or #h[LANES] > 0 and obstacle(h)
-    if not contents[i] then
-      h = read({ id })[1]
-      h[REASON] = 'payload_lost'
-      move('bury', id, h, 'dead', 'payload_lost')
-      answer[2] = 1
+    local blocked = halted[h[TASK]] and in_full(id, state) and halt(id, h[TASK]) or #h[LANES] > 0 and obstacle(h)
+    local payload = contents[i] or h.payload
+    if spoilt[id] then
+      answer[2] = 1   -- it is buried
+    elseif not payload then
+      end_unrun('bury', id, state, 'dead', 'payload_lost')
     elseif blocked then
-      park(id, blocked)
+      park(id, blocked, state)
     else
-      start(id, h, contents[i])
+      start(id, h, payload)
     end
   end
 end
 
--- plain_run(some, raw, from) → the kinds of the plain jobs that come next, when they were enqueued, and the position of the
--- last one. Not more than fits into the answer.
-local function plain_run(some, raw, from)
-  local kinds_of, times, kind = {}, {}, nil
-  for i = from, #some do
-    local packed = raw[i]
-    if not packed or string.byte(packed) ~= 217 then return kinds_of, times, i - 1 end
-    if not kind or string.sub(packed, 1, #kind.mark) ~= kind.mark then
-      local _, label = cmsgpack.unpack_limit(packed, 1, 0)
-      kind = kind_of(label)
-      if halted[kind[TASK]] then return kinds_of, times, i - 1 end
-    end
-    local enqueued, _, bulk = struct.unpack('>I8BI4', packed, #kind.mark + 11)
-    if picked > 0 and size + bulk > bytes then return kinds_of, times, i - 1 end
-    kinds_of[i], times[i], picked, size = kind, enqueued, picked + 1, size + bulk
-  end
-  return kinds_of, times, #some
-end
-
--- start_plain(some, raw, from) → the position of the first job that is not a plain one whose payload is there; those before it
--- run.
-local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
-local function start_plain(some, raw, from)
-  local fine, kinds_of, times, to = pcall(plain_run, some, raw, from)
-  if not fine or to < from then return from end
-  local contents = call('HMGET', payloads, unpack(some, from, to))
-  local mark = IS_BEGUN .. running_mark
-  for i = from, to do
-    local id, kind, payload = some[i], kinds_of[i], contents[i - from + 1]
-    if not payload then return i end
-    fence = fence + 1
-    local packed = mark .. struct.pack('>I8', fence) .. raw[i]
-    local a, b, c = records.n, places.n + 1, holds.n
-    records[a + 1], records[a + 2], records.n = id, packed, a + 2
-    places[b], places.n = lines[id], b
-    holds[c + 1], holds[c + 2], holds.n = '0', claim .. SEP .. id, c + 2
-    if quota[kind[QUEUE]] then quota[kind[QUEUE]] = quota[kind[QUEUE]] - 1 end
-    local waited = now - times[i]
-    kind.spans[waited] = (kind.spans[waited] or 0) + 1
-    join('lease', kind, id)
-    give(id, packed, payload)
-  end
-  return to + 1
-end
-
--- begin_all(some): starts jobs that are shown in `ready`, in their order: a run of plain ones, then one of others, and so on.
-local function begin_all(some)
+-- begin_all(some, state): starts jobs that wait so, in their order: a run of those without a header, then one of others, and so on.
+local function begin_all(some, state)
   local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
   while at <= #some and not full do
-    at = start_plain(some, raw, at)
+    if state == 'ready' then at = start_plain(some, raw, at) end
+    at = start_laned(some, raw, at, state)
     local others = {}
-    while at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) ~= 217) do
+    while at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) == 220) do
       others[#others + 1], at = some[at], at + 1
     end
-    begin(others, 'ready')
+    begin(others, state)
   end
 end
 
 -- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now. One that is alone takes no turns.
 local function next_waiters(n)
-  local found, chosen, turn = {}, {}, #refills > 1 and SHOWN or n
+  local found, chosen, turn = {}, {}, #refills > 1 and AT_ONCE or n
   for _, name in ipairs(refills) do
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
@@ -206,11 +166,11 @@ local function next_waiters(n)
 end
 
 -- What a lane would show next comes after those that are shown, so it has to wait while there may be more of these.
-begin_all(ids)
+begin_all(ids, 'ready')
 while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
   local waiting_ids = next_waiters(want - (#answer - 2) / 3)
   if #waiting_ids == 0 then break end
-  begin(waiting_ids, 'held')
+  begin_all(waiting_ids, 'held')
 end
 if fence > first_fence then store(meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end

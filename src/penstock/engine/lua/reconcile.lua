@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
--- include: header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
+-- include: label header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -32,11 +32,12 @@ local function mend(id, h)
   follow('seq', h[SEQ])
   follow('fence', h[FENCE])
   call('HSETNX', queues, h[QUEUE], '')
-  if waits(h) and call('HEXISTS', payloads, id) == 0 then
+  local has_payload = h.payload or call('HEXISTS', payloads, id) == 1
+  if waits(h) and not has_payload then
     h[REASON] = 'payload_lost'
     return fix(move, 'bury', id, h, 'dead', 'payload_lost')
   end
-  if h[STATE] ~= 'done' and h[COMPACT] == 0 and h[SIZE] >= 0 and call('HEXISTS', payloads, id) == 0 then
+  if h[STATE] ~= 'done' and h[COMPACT] == 0 and h[SIZE] >= 0 and not has_payload then
     h[SIZE] = -1   -- it is known that nothing is there; should it have to run again, it is buried
     fix(save, id, h)
   end
@@ -77,11 +78,16 @@ function batch_mending.mend(b)
   if chore ~= '' and not call('ZSCORE', chores, chore .. SEP .. b.id) then fix(enter, chores, at, chore .. SEP .. b.id) end
 end
 
--- A header that cannot be understood: its payload goes to the dead letter, or, without one, the field is dropped.
-local function unreadable(id)
-  if call('HEXISTS', payloads, id) == 0 then return fix(erase, jobs, id) end
+-- bury_unreadable(id): a header cannot be understood; its payload, or all that is left, goes to the dead letter.
+local function bury_unreadable(id)
   mended = mended + 1
-  call('HSETNX', queues, quarantine(id)[QUEUE], '')
+  cache[id], spoilt[id] = quarantine(id), nil
+  call('HSETNX', queues, cache[id][QUEUE], '')
+end
+
+-- unreadable(id): so it is; without a payload, and in no index of those that have one, it is nothing.
+local function unreadable(id)
+  if call('HEXISTS', payloads, id) == 0 then fix(erase, jobs, id) else bury_unreadable(id) end
 end
 
 -- belongs[part](member, value, id, h) → may it stay?
@@ -92,19 +98,26 @@ local function indexed(key)
     return at == key and as == member
   end
 end
+local function unfinished_in(key)
+  local is_there = indexed(key)
+  return function(member, value, id, h)
+    if spoilt[id] then bury_unreadable(id) end
+    return is_there(member, value, id, h)
+  end
+end
 local function known(worker) return call('ZSCORE', workers, worker) end
 local belongs = {
-  ready = indexed(ready), held = indexed(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
+  ready = unfinished_in(ready), held = unfinished_in(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
   openings = function(member) return call('HEXISTS', lanes, member) == 1 end,
   lanes = function(member)
     if recounted(member) then mended = mended + 1 end
     return true
   end,
-  scheduled = indexed(scheduled), leases = indexed(leases), dead = indexed(dead),
+  scheduled = unfinished_in(scheduled), leases = unfinished_in(leases), dead = indexed(dead),
   finished = indexed(finished), tombs = indexed(tombs),
   timers = function(_, _, _, h) return h and waits(h) and h[EXPIRES] > 0 end,
   cancels = function(_, _, _, h) return h and h[CANCELLING] == 1 end,
-  payloads = function(_, _, _, h) return h and h[COMPACT] == 0 and h[STATE] ~= 'done' end,
+  payloads = function(_, _, _, h) return h and h[COMPACT] == 0 and h[STATE] ~= 'done' and not h.payload end,
   results = function(_, _, _, h) return h and h[COMPACT] == 0 and h[RESULT] == 1 end,
   attempts = function(_, _, _, h) return h and h[COMPACT] == 0 end,
   logs = function(_, _, _, h) return h and h[COMPACT] == 0 end,

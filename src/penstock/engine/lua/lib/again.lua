@@ -25,7 +25,7 @@ end
 -- again(verb, id, h, payload, other_lanes, key) → ok | missing | taken (another job has its unique key), or the state that it
 -- is in.
 local function again(verb, id, h, payload, other_lanes, key)
-  if not h or h[COMPACT] == 1 or (not payload and call('HEXISTS', payloads, id) == 0) then
+  if not h or h[COMPACT] == 1 or not (payload or h.payload or call('HEXISTS', payloads, id) == 1) then
     return h and h[STATE] == 'done' and 'done' or 'missing'
   end
   if h[STATE] ~= 'dead' and h[STATE] ~= 'cancelled' then return h[STATE] end

@@ -12,6 +12,7 @@ local function entomb(verb, id, h)
   h[COMPACT], h[LANES], h[HOME], h[TURN], h[PROGRESS], h[UNIQUE], h[DEATH] = 1, {}, 0, 0, '', '', ''
   add(tombs, h[SINCE], id)
   for _, key in ipairs({ payloads, results, attempts, logs }) do erase(key, id) end
+  h.payload = nil
   note(verb, id, h)
   save(id, h)
 end

@@ -1,18 +1,14 @@
 -- Headers: reading them, and the one index that a job's state puts it in.
 -- keys: jobs scheduled ready held leases dead finished tombs
 
--- A header is an array of FIELDS values. Most jobs have none: a plain job, one without lanes, batch, unique key, expiry, due
--- time or an id of somebody's choice, is stored as label, place, time and size (job.Plain) until something happens to it.
--- Lease and complete rewrite neither, they put something in front: [claim, started, fence, header] is a job that runs,
--- [since, result, the former] one that is done; each number in nine bytes. So these two, which every job goes through, read
--- only the label of a plain job, and the first HOT values of a header. Every other verb unwraps it.
+-- A header is an array of FIELDS values; jobs that have none get one here (lib/label.lua). Lease and complete do not rewrite it,
+-- they put something in front: [claim, started, fence, header] is a job that runs, [since, result, the former] one that is
+-- done; each number in nine bytes. So these two read only the first HOT values of a header. Every other verb unwraps it.
 
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
 local shown_as = {} -- id → what will be stored of those that a lane shows, where only the first values were read
-
-local function listed(_, ...) return { ... } end
 
 -- checked(h) → the header; an error if a value that is reckoned with is no number, or one that is joined no text.
 local function checked(h)
@@ -28,47 +24,28 @@ end
 -- glance(raw, at) → the first values of the header that begins there.
 local function glance(raw, at) return checked(listed(cmsgpack.unpack_limit(raw, HOT, at + 3))) end
 
--- kind_of(label) → what plain jobs with this label have in common, as far as lease and complete ask for it.
-local kinds = {}
-local function kind_of(label)
-  local kind = kinds[label]
-  if not kind then
-    local queue, priority, task, keep, retries = string.match(label, '^([^\31]+)\31(%d%d)\31([^\31]+)\31(%d+)\31(%d+)$')
-    kind = {
-      [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = priority + 0, [KEEP] = keep + 0, [RETRIES] = retries + 0,
-      [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '',
-      mark = IS_PLAIN .. string.char(#label) .. label, n = 0, spans = {},
-    }
-    kinds[label], kinds[#kinds + 1] = kind, kind
-  end
-  return kind
-end
-
--- plain(raw, at) → the header of the plain job that begins there.
-local function plain(raw, at)
-  local _, label, seq, created, size = cmsgpack.unpack_limit(raw, 4, at)
-  local kind, h = kind_of(label), listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
-  h[STATE], h[TASK], h[QUEUE], h[PRIORITY], h[KEEP] = 'ready', kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP]
-  h[RETRIES], h[CREATED], h[SINCE], h[SEQ], h[ARRIVAL], h[SIZE] = kind[RETRIES], created, created, seq, seq, size
-  return checked(h)
-end
-
 -- whole(raw) → all of a header, unwrapped. It is read as the values that follow its three bytes of length: as an array it
 -- would grow value by value, at twice the price.
 local function whole(raw)
   local at, since, result, claim, started, fence = 0
   if string.sub(raw, 1, 1) == IS_DONE then at, since, result = cmsgpack.unpack_limit(raw, 2, 1) end
-  local first = string.sub(raw, at + 1, at + 1)
-  if first == IS_RUNNING or first == IS_BEGUN then at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1) end
-  local kind, high, low = string.byte(raw, at + 1, at + 3)
-  local h
-  if kind == 217 then
-    h = plain(raw, at)
-  elseif kind == 220 then
-    h = checked(listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3)))
+  local first = string.byte(raw, at + 1)
+  local shown, lane_since, number, h
+  if first == RUNNING or first == BEGUN or first == BEGUN_LANED then
+    at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1)
+  elseif first == LANED then
+    at, shown = cmsgpack.unpack_limit(raw, 1, at + 1)
+  end
+  if first == LANED or first == BEGUN_LANED then at, lane_since, number = cmsgpack.unpack_limit(raw, 2, at) end
+  local mark, high, low = string.byte(raw, at + 1, at + 3)
+  if mark == PLAIN then
+    h = labelled(raw, at, shown == 0 and 'held' or 'ready', lane_since, number)
+  elseif mark == 220 then
+    h = listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3))
   else
     return nil
   end
+  checked(h)
   local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
     + #h[NONCE] + #h[LAST] + #h[REASON] + #h[DEATH]
   if claim then
@@ -140,7 +117,7 @@ local function headers_of(ids, quick)
   return found
 end
 
--- glimpse(id, packed) → the first values of a header that nothing was put in front of, as those of most jobs that wait.
+-- glimpse(id, packed) → the first values of a header that nothing was put in front of, as those of most that wait and have one.
 local function glimpse(_, packed)
   if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
 end
@@ -150,19 +127,7 @@ local function last_part(member) return string.match(member, '^.*\31(.*)$') or m
 
 -- line(id, h) → the member of `ready` that stands for this job: queue, priority, sequence, id.
 local function line(id, h)
-  return lines[id] or h[QUEUE] .. SEP .. string.format('%02d%014d', h[PRIORITY], h[SEQ]) .. SEP .. id
-end
-
--- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost.
-local lane_names, lane_kinds = {}, {}
-local function lane_name(spec)
-  local name = lane_names[spec]
-  if not name then
-    name = string.match(spec, '^[^\31]*')
-    lane_names[spec] = name
-    if #name < #spec then lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)') end
-  end
-  return name
+  return lines[id] or h[QUEUE] .. SEP .. rank_of(h[PRIORITY], h[SEQ]) .. SEP .. id
 end
 
 -- is_ordered(spec) → does this job say that the lane keeps the order?
@@ -173,7 +138,7 @@ local function is_ordered(spec) return lane_name(spec) and lane_kinds[spec] end
 local FIRST = string.rep('0', 16)
 local function waiting_line(id, h)
   local spec, rank = h[LANES][h[HOME]], FIRST
-  if h[HOME] ~= h[TURN] then rank = string.format('%02d%014d', is_ordered(spec) and 0 or h[PRIORITY], h[ARRIVAL]) end
+  if h[HOME] ~= h[TURN] then rank = rank_of(is_ordered(spec) and 0 or h[PRIORITY], h[ARRIVAL]) end
   return lane_name(spec) .. SEP .. h[QUEUE] .. SEP .. rank .. SEP .. id
 end
 

@@ -3,7 +3,7 @@
 -- could start; the others wait in `held`, under the lane that stopped them, and take no part in anything until it has room.
 -- keys: lanes limits holders openings
 
-local SHOWN = 8     -- candidates that one lane shows of one queue at once, so that lanes take turns
+local AT_ONCE = 8     -- candidates that one lane shows of one queue at once, so that lanes take turns
 local known_lanes = {}    -- name → lane, as read and as it will be stored
 local refills = {}  -- names of lanes whose next waiters may be shown; also by name
 local departed = {}     -- member → true of those that left `held` in this script: they are still found there
@@ -206,9 +206,27 @@ local function claim_turn(id, h)
   occupy(lane_of(h[LANES][h[TURN]]), id)
 end
 
--- left_held(member): it is no more to be found there.
-local function left_held(member)
-  local group = string.match(member, '^[^\31]*\31[^\31]*\31')
+-- show_in(row, id, h), unshow_in(row, id): this lane shows it to that queue, or does so no more.
+local function show_in(row, id, h)
+  row.shown[#row.shown + 1] = id
+  if h[PRIORITY] > row.worst then row.worst = h[PRIORITY] end
+end
+local function unshow_in(row, id)
+  for i, one in ipairs(row.shown) do
+    if one == id then table.remove(row.shown, i) break end
+  end
+  if #row.shown == 0 then row.worst = 0 end
+end
+
+-- entered_held(row, member, group): one more waits there.
+local function entered_held(row, member, group)
+  row.waiting, departed[member] = row.waiting + 1, nil
+  parked[group] = parked[group] or {}
+  parked[group][member] = true
+end
+
+-- left_held(member, group): it is no more to be found there.
+local function left_held(member, group)
   departed[member], away[group] = true, (away[group] or 0) + 1
   if parked[group] then parked[group][member] = nil end
 end
@@ -216,7 +234,7 @@ end
 -- forget_waiter(member): something in `held` that is not a waiting job, and most likely was not counted.
 local function forget_waiter(member)
   withdraw(held, member)
-  left_held(member)
+  left_held(member, string.match(member, '^[^\31]*\31[^\31]*\31') or '')
 end
 
 -- leave_lanes(id, h, state, member): what a job gives up when it leaves its state, where it is this member, for that one.
@@ -227,12 +245,9 @@ local function leave_lanes(id, h, state, member)
     local row = line_of(home, h[QUEUE])
     if old == 'held' then
       row.waiting = row.waiting - 1
-      left_held(member)
+      left_held(member, home.name .. SEP .. h[QUEUE] .. SEP)
     else
-      for i, one in ipairs(row.shown) do
-        if one == id then table.remove(row.shown, i) break end
-      end
-      if #row.shown == 0 then row.worst = 0 end
+      unshow_in(row, id)
     end
     refill(home)
   elseif old == 'running' then
@@ -253,13 +268,9 @@ local function enter_lanes(id, h, state, member)
     local home = lane_of(h[LANES][h[HOME]])
     local row = line_of(home, h[QUEUE])
     if state == 'ready' then
-      row.shown[#row.shown + 1] = id
-      row.worst = math.max(row.worst, h[PRIORITY])
+      show_in(row, id, h)
     else
-      local group = home.name .. SEP .. h[QUEUE] .. SEP
-      row.waiting, departed[member] = row.waiting + 1, nil
-      parked[group] = parked[group] or {}
-      parked[group][member] = true
+      entered_held(row, member, home.name .. SEP .. h[QUEUE] .. SEP)
       refill(home)
     end
   elseif state == 'running' then

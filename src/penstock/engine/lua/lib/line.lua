@@ -3,7 +3,7 @@
 -- on demand: need_line
 
 -- rank(h) → its place among the jobs of one lane; the lower is first.
-local function rank(h) return string.format('%02d%014d', h[PRIORITY], h[ARRIVAL]) end
+local function rank(h) return rank_of(h[PRIORITY], h[ARRIVAL]) end
 
 -- steps_back(lane, row, h) → has the last of those that are shown made way for this one, which comes before it?
 local function steps_back(lane, row, h)
@@ -23,7 +23,7 @@ local function lined(h, i)
   local lane = lane_of(h[LANES][i])
   local row, own = line_of(lane, h[QUEUE]), h[STATE] == 'running' and 1 or 0
   if row.waiting > 0 then return true end
-  return #row.shown >= math.min(SHOWN, lane.limit - lane.use + own, tokens_for(lane))
+  return #row.shown >= math.min(AT_ONCE, lane.limit - lane.use + own, tokens_for(lane))
 end
 
 -- place_in_line(h) → the lane in which a job that may run from now on takes its place, and whether it is shown or held there.
@@ -45,13 +45,55 @@ local function place_in_line(h)
   return first or 1, 'ready'
 end
 
--- show(member, h, verb): a waiter is shown, at the tail of its line so that lanes take turns.
+-- show(member, h, verb) → is this a waiter? It is shown, at the tail of its line so that lanes take turns.
 local function show(member, h, verb)
   local id = last_part(member)
-  if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then return forget_waiter(member) end
+  if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then
+    forget_waiter(member)
+    return false
+  end
   h.tail, h.bare = true, stored[id]
   move(verb, id, h, 'ready')
   h.tail = nil
+  return true
+end
+
+-- show_alike(member, kind, verb) → the same for one without a header, of this kind.
+local function show_alike(member, kind, verb)
+  local id, queue = last_part(member), kind[QUEUE]
+  local packed, b = stored[id], kind[BATCH] ~= '' and batch_kit.one(kind[BATCH])
+  local since, _, number = struct.unpack('>I8BI8', packed, 4)
+  local _, spec = cmsgpack.unpack_limit(packed, 1, 20 + #kind.mark)
+  local lane = lane_of(spec)
+  local row_name = lane.name .. SEP .. queue .. SEP
+  local is_it = row_name .. rank_of(kind[PRIORITY], number) .. SEP .. id == member
+  if verb or not is_it or (b and b[B_PRIORITY] >= 0 and b[B_PRIORITY] ~= kind[PRIORITY]) then
+    stored[id] = nil
+    return show(member, read({ id })[1], verb)
+  end
+  local row = line_of(lane, queue)
+  sequence = (sequence or tonumber(seq_before or 0)) + 1
+  packed = IS_SHOWN .. struct.pack('>BI8BI8', 207, now, 207, sequence) .. string.sub(packed, 21)
+  shown_as[id] = packed
+  put(2, 'HSET', jobs, id, packed)
+  drop(held, member)
+  add(ready, '0', queue .. SEP .. rank_of(kind[PRIORITY], sequence) .. SEP .. id)
+  row.waiting = row.waiting - 1
+  left_held(member, row_name)
+  show_in(row, id, kind)
+  measure(queue, 'lane', now - since, 1)
+  kind.shown = (kind.shown or 0) + 1
+  return true
+end
+
+-- glimpse_of_waiter(id, packed) → the first values of a header, or the kind of one without.
+local last_kind
+local function glimpse_of_waiter(id, packed)
+  if string.sub(packed, 1, 2) ~= IS_HELD then return glimpse(id, packed) end
+  local kind = kind_at(packed, 20, last_kind)
+  if kind[BATCH] ~= '' then need_batches() end
+  last_kind = kind
+  return kind
 end
 
 -- next_ones(names) → the members of those that these lanes show next, and their headers; a rate opens again later.
@@ -60,7 +102,7 @@ local function next_ones(names)
   for _, name in ipairs(names) do
     local lane = lane_named(name)
     for queue, row in pairs(lane.lines) do
-      local members, tokens = next_of(lane, queue, SHOWN, SHOWN)
+      local members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
       for _, member in ipairs(members) do
         found[#found + 1], ids[#ids + 1] = member, last_part(member)
       end
@@ -69,14 +111,24 @@ local function next_ones(names)
       end
     end
   end
-  return found, headers_of(ids, glimpse)
+  return found, headers_of(ids, glimpse_of_waiter)
 end
 
--- fill(names, verb): these lanes show their next waiters. Again and again, should one of them have been no waiter.
+-- fill(names, verb): these lanes show their next waiters. Again, should one of them have been no waiter.
 local function fill(names, verb)
+  local all_were = true
   local members, headers = next_ones(names)
-  while #members > 0 do
-    for i, member in ipairs(members) do show(member, headers[i], verb) end
-    members, headers = next_ones(names)
+  for i, member in ipairs(members) do
+    local h = headers[i]
+    all_were = (h and h.mark and show_alike or show)(member, h, verb) and all_were
   end
+  for _, kind in ipairs(kinds) do
+    local n = kind.shown or 0
+    if n > 0 then
+      tally(deltas, kind[QUEUE], 'held', -n)
+      tally(deltas, kind[QUEUE], 'ready', n)
+      arrivals[kind[QUEUE]], kind.shown = (arrivals[kind[QUEUE]] or 0) + n, 0
+    end
+  end
+  if not all_were then return fill(names, verb) end
 end

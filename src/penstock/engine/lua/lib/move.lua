@@ -168,40 +168,12 @@ local function move(verb, id, h, state, text, packed)
   return save(id, h, packed)
 end
 
--- quarantine(id, queue): what is stored is no header; its payload goes to the dead letter under a blank one.
+-- quarantine(id, queue): what is stored is no header; its payload goes to the dead letter under a blank one. Where that was part
+-- of it, all that is left does.
 local function quarantine(id, queue)
+  if call('HEXISTS', payloads, id) == 0 then store(payloads, id, call('HGET', jobs, id) or '') end
   local h = decode(BLANK)
   h[QUEUE], h[CREATED], h[REASON] = queue or h[QUEUE], now, 'unreadable_header'
   move('bury', id, h, 'dead', 'unreadable_header')
   return h
-end
-
--- Plain jobs of one kind differ in nothing that enqueue, lease and complete ask for. These three write the entries of each
--- themselves, and what follows from the move of one follows here from that of all.
-
--- join(verb, kind, id): this plain job moves, too.
-local function join(verb, kind, id)
-  local one = kind.group
-  if not one then
-    one = group_of(verb, kind[QUEUE], kind[TASK], verb == 'enqueue' and 0 or 1, '')
-    kind.group = one
-  end
-  local n = one[7] + 1
-  one[6][n], one[7], kind.n = id, n, kind.n + 1
-end
-
--- move_kind(kind, old, state): those of this kind that joined go from one state to another.
-local function move_kind(kind, old, state)
-  local queue, n = kind[QUEUE], kind.n
-  if n == 0 then return end
-  if old ~= '' then tally(deltas, queue, old, -n) end
-  tally(deltas, queue, state, n)
-  if state == 'ready' then
-    arrivals[queue] = (arrivals[queue] or 0) + n
-  elseif state == 'running' then
-    for ms, waited in pairs(kind.spans) do measure(queue, 'wait', ms, waited) end
-  else
-    ceased[queue] = (ceased[queue] or 0) + n
-    measure(queue, 'run', now - kind[STARTED], n)
-  end
 end

@@ -19,3 +19,6 @@ local function has_room(queue)
   rooms[queue] = left - 1
   return left > 0
 end
+
+-- return_room(queue): the last one that it said so of is counted once more.
+local function return_room(queue) rooms[queue] = rooms[queue] + 1 end

@@ -31,9 +31,12 @@ end
 
 -- first_values(raw, at) → what lease read of the job that begins there.
 local function first_values(raw, at)
-  if string.byte(raw, at + 1) ~= 217 then return glance(raw, at) end
-  local _, label = cmsgpack.unpack_limit(raw, 1, at)
-  return kind_of(label)
+  local first = string.byte(raw)
+  if first == RUNNING then return glance(raw, at) end
+  local kind = kind_at(raw, first == BEGUN and at or at + 18)
+  if first == BEGUN then return kind end
+  local _, spec = cmsgpack.unpack_limit(raw, 1, at + 18 + #kind.mark)
+  return header_of(kind, spec)
 end
 
 -- unreadable(id, claim) → does this attempt hold a job that is readable no further than lease read it? It is buried.

@@ -1,6 +1,7 @@
 -- Pending writes. A script reads and checks everything first, then writes in one go and in this order, each key with
 -- one variadic command: contents, headers, removals from indexes, additions to indexes. The header is the truth: what
 -- comes after it can be rebuilt from it (reconcile), should a script ever be stopped half way.
+-- keys: payloads
 
 local stages = { {}, {}, {}, {} }
 
@@ -64,6 +65,10 @@ local function save(id, h, packed)
   if packed then
     put(2, 'HSET', jobs, id, packed)
     return packed
+  end
+  if h.payload then
+    store(payloads, id, h.payload)
+    h.payload = nil
   end
   local n = #h
   packed = (n == FIELDS and LENGTH or string.char(220, 0, n)) .. cmsgpack.pack(unpack(h, 1, n))

@@ -1,0 +1,81 @@
+-- Labels: most jobs have no header. One without a unique key, an expiry, a due time or an id of somebody's choice, which asks
+-- for no lane or for one that is only limited, is stored as what it has in common with others, its label, and what it has not:
+-- its lane if there is one, place, time, size and payload (job.Plain). Enqueue, lease and complete, which every job goes
+-- through, put something in front:
+--   nothing: it is ready, without a lane
+--   LANED, 0 or 1, since, place: its lane holds it, or shows it
+--   BEGUN, claim, started, fence: it runs
+--   BEGUN_LANED, claim, started, fence, since, place: so does one with a lane
+-- and read little more than the label. A number has nine bytes, the size five. Every other verb makes a header of it, and then
+-- the payload, too, is where those of other jobs are.
+
+-- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost.
+local lane_names, lane_kinds = {}, {}
+local function lane_name(spec)
+  local name = lane_names[spec]
+  if not name then
+    name = string.match(spec, '^[^\31]*')
+    lane_names[spec] = name
+    if #name < #spec then lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)') end
+  end
+  return name
+end
+
+-- kind_of(label) → what jobs with this label have in common, by the places that it has in a header. n of them move in this call,
+-- `waited` of these from or to `held`.
+local kinds = {}
+local function kind_of(label)
+  local kind = kinds[label]
+  if kind then return kind end
+  local queue, priority, task, keep, retries, batch =
+    string.match(label, '^([^\31]+)\31(%d%d)\31([^\31]+)\31(%d+)\31(%d+)\31?([^\31]*)$')
+  kind = {
+    [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = priority + 0, [KEEP] = keep + 0, [RETRIES] = retries + 0,
+    [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '', [BATCH] = batch,
+    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, spans = {},
+  }
+  kinds[label], kinds[#kinds + 1] = kind, kind
+  return kind
+end
+
+-- kind_at(raw, at, last) → the kind of the job whose label begins there; most have the same as the last one.
+local function kind_at(raw, at, last)
+  if last and string.sub(raw, at + 1, at + #last.mark) == last.mark then return last end
+  local _, label = cmsgpack.unpack_limit(raw, 1, at)
+  return kind_of(label)
+end
+
+-- is_inside(raw, at) → is the payload of such a job part of the record, from there on: 196, its length, and it? Otherwise there
+-- is 192, and it is under `payloads`. Nothing if the record does not end so.
+local function is_inside(raw, at)
+  local mark, length = string.byte(raw, at + 1, at + 2)
+  if mark == 196 and #raw == at + 2 + (length or -1) then return true end
+  if mark == 192 and #raw == at + 1 then return false end
+end
+
+-- rank_of(priority, number) → a place in line as text, to be sorted by.
+local function rank_of(priority, number) return string.format('%02d%014d', priority, number) end
+
+local function listed(_, ...) return { ... } end
+
+-- header_of(kind, spec) → a header for one of them, which has this lane or none.
+local function header_of(kind, spec)
+  local h = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
+  h[TASK], h[QUEUE], h[PRIORITY], h[KEEP], h[RETRIES] = kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP], kind[RETRIES]
+  h[LANES], h[HOME], h[BATCH] = { spec }, spec and 1 or 0, kind[BATCH]
+  return h
+end
+
+-- labelled(raw, at, state, since, number) → the header of the job whose label begins there; `payload` if that is inside. With a
+-- since and a number it has a lane.
+local function labelled(raw, at, state, since, number)
+  local label, spec, seq, created, size
+  at, label = cmsgpack.unpack_limit(raw, 1, at)
+  if since then at, spec = cmsgpack.unpack_limit(raw, 1, at) end
+  at, seq, created, size = cmsgpack.unpack_limit(raw, 3, at)
+  local inside, h = is_inside(raw, at), header_of(kind_of(label), spec)
+  if inside == nil then error('cut off') end
+  h[STATE], h[CREATED], h[SINCE], h[SEQ], h[ARRIVAL], h[SIZE] = state, created, since or created, number or seq, seq, size
+  h.payload = inside and string.sub(raw, at + 3) or nil
+  return h
+end

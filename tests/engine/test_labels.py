@@ -1,0 +1,216 @@
+"""Jobs without a header do exactly what those with one do: the same random calls on both, and all is compared."""
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.engine.audit import audit
+from penstock.engine.engine import Engine, NewJob
+from penstock.engine.views import Views
+from penstock.job import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, read_header
+from tests.conftest import Clock, namespace, open_engine
+from tests.engine.factories import (
+    LIFE,
+    TestWorker,
+    all_payloads,
+    call_of,
+    enqueue,
+    header_of,
+    lane,
+    new_batch,
+    new_job,
+    raw,
+    states,
+)
+from tests.servers import Server
+
+ZSETS = ("ready", "held", "holders", "leases", "scheduled", "finished", "dead", "roster", "chores", "openings", "idle")
+HASHES = ("lanes", "limits", "counts", "batches", "results", "stats", "queues")
+LANES = (["lock:a"], ["lock:b"], [lane("few", 2)], [lane("many")], [lane("many", 30)], ["lock:a", "lock:b"])
+
+
+async def first_byte(engine: Engine, job_id: str) -> int:
+    found: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
+    return found[0]
+
+
+async def test_a_job_with_a_lock_has_no_header_all_its_life(engine: Engine, clock: Clock) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, *(new_job(name, lanes=["lock:t"], payload=name.encode()) for name in "ab"))
+    assert [await first_byte(engine, one) for one in "ab"] == [LANED, LANED]
+    clock.advance(7)
+    (a,) = await worker.lease(5)
+    assert (a.id, a.payload, a.header.lanes, a.header.state) == ("a", b"a", ["lock:t"], "running")
+    assert await states(engine) == {"a": "running", "b": "held"}
+    assert await first_byte(engine, "a") == BEGUN_LANED
+    clock.advance(7)
+    assert await worker.complete(a) == "ok"
+    assert [await first_byte(engine, one) for one in "ab"] == [DONE, LANED]
+    shown = await header_of(engine, "b")
+    assert (shown.state, shown.since, shown.created, shown.arrival, shown.seq) == ("ready", clock(), clock() - 14, 2, 3)
+    (b,) = await worker.lease(5)
+    assert await worker.retry(b) == "ok"
+    assert await first_byte(engine, "b") not in {PLAIN, LANED, BEGUN, BEGUN_LANED}
+    record = await Views(engine).job("b")
+    assert record is not None
+    assert (record.payload, record.header.failures) == (b"b", 1)
+
+
+async def test_a_member_of_a_batch_has_none_either(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    await engine.open_batch(new_batch("b1", priority=7, limit=1))
+    await enqueue(engine, new_job("a", batch="b1"), new_job("b", batch="b1", payload=b"." * 300))
+    assert [await first_byte(engine, one) for one in "ab"] == [LANED, LANED]
+    assert (await header_of(engine, "b")).priority == 7
+    for name, payload in (("a", b"payload"), ("b", b"." * 300)):
+        (lease,) = await worker.lease(5)
+        assert (lease.id, lease.payload, lease.header.batch) == (name, payload, "b1")
+        assert await worker.complete(lease) == "ok"
+    assert [await first_byte(engine, one) for one in "ab"] == [DONE, DONE]
+    assert await engine.seal_batch("b1") == "ended"
+
+
+class Twins:
+    """Two engines that get the same calls: the jobs of one have labels, those of the other headers."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.clock = Clock()
+        self.draw = random.Random(seed)
+        self.engines = [open_engine(url, namespace(), self.clock) for _ in range(2)]
+        self.leases: list[dict[str, int]] = [{}, {}]
+        self.number = 0
+        self.made = 0
+
+    async def both(self, verb: str, *arguments: Any, **named: Any) -> list[Any]:
+        return [await getattr(engine, verb)(*arguments, **named) for engine in self.engines]
+
+    async def begin(self) -> None:
+        await self.both("register", "w", LIFE * 100)
+        await self.both("open_batch", new_batch("b1"))
+        await self.both("open_batch", new_batch("b2", limit=3, priority=20))
+
+    async def step(self) -> None:
+        self.clock.advance(self.draw.choice((0, 0, 1, 5, 400)))
+        verbs = (self.enqueue, self.enqueue, self.lease, self.lease, self.settle, self.settle, self.other)
+        await self.draw.choice(verbs)()
+
+    async def enqueue(self) -> None:
+        jobs = []
+        for _ in range(self.draw.randint(1, 12)):
+            self.made += 1
+            fields: dict[str, Any] = {"priority": self.draw.choice((50, 50, 50, 10)), "queue": "x"}
+            chosen = self.draw.random()
+            if chosen < 0.6:
+                fields["lanes"] = list(self.draw.choice(LANES))
+            elif chosen < 0.8:
+                fields["batch"] = self.draw.choice(("b1", "b2", "unknown"))
+            else:
+                fields["queue"] = self.draw.choice("xy")
+            payload = b"p" * self.draw.choice((0, 9, 255, 256, 900))
+            jobs.append(new_job(f"j{self.made}", payload=payload, keep=self.draw.choice((0, 5_000)), **fields))
+        answers = [await self.engines[n].enqueue(_as(jobs, header=bool(n))) for n in range(2)]
+        assert answers[0] == answers[1]
+
+    async def lease(self) -> None:
+        self.number += 1
+        want, room = self.draw.choice(((1, 10**6), (4, 10**6), (30, 10**6), (30, 1_000)))
+        named = {"want": want, "room": room, "answered": self.number - 1, "queues": self.draw.choice((["*"], ["x"]))}
+        one, other = await self.both("lease", "w", self.number, **named)
+        assert (one.again, [_seen(lease) for lease in one.leases]) == (
+            other.again,
+            [_seen(lease) for lease in other.leases],
+        )
+        self.leases[0].update((lease.id, call_of(lease)) for lease in one.leases)
+
+    async def settle(self) -> None:
+        held = self.leases[0]
+        # Within a page those without a header come first, without a lane before the others: so they are of one sort.
+        sort = self.draw.choice((BEGUN, BEGUN_LANED, None))
+        alike = [job_id for job_id in sorted(held) if sort in {None, await first_byte(self.engines[0], job_id)}]
+        chosen = self.draw.sample(alike, min(len(alike), self.draw.randint(1, 20) if sort else 1))
+        rows = [(job_id, held[job_id]) for job_id in chosen] + [("never-was", 1)]
+        verb = self.draw.choice(("complete", "complete", "complete", "complete", "retry", "release", "bury"))
+        added = {"complete": (b"r",), "retry": (self.draw.choice((0, 300)), "error", "{}"), "bury": ("bad", "{}")}
+        one, other = await self.both(verb, "w", [row + added.get(verb, ()) for row in rows])
+        assert one == other
+        for job_id in chosen:
+            del held[job_id]
+
+    async def other(self) -> None:
+        some = [f"j{self.draw.randint(1, max(self.made, 1))}" for _ in range(3)]
+        calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("cancel", (some,), {}),
+            ("revive", (some,), {}),
+            ("promote", (), {}),
+            ("tune", ("lock:a",), {"limit": self.draw.choice((-1, 0, 1, 3))}),
+            ("tune", ("lane:few",), {"limit": self.draw.choice((-1, 0, 1, 5))}),
+            ("transfer", (some, "y"), {}),
+            ("set_batch", ("b1",), {"priority": self.draw.choice((5, 60))}),
+            ("pause", ("x",), {}),
+            ("resume", ("x",), {}),
+        ]
+        verb, arguments, named = self.draw.choice(calls)
+        one, other = await self.both(verb, *arguments, **named)
+        assert one == other, verb
+
+    async def compare(self) -> None:
+        one, other = [await _stored(engine) for engine in self.engines]
+        for name in one:
+            assert one[name] == other[name], name
+        for engine in self.engines:
+            assert await audit(engine) == []
+
+    async def end(self) -> None:
+        for engine in self.engines:
+            await (await raw(engine)).delete(*engine.all_keys())
+            await engine.link.endpoint.aclose()
+
+
+def _as(jobs: list[NewJob], *, header: bool) -> list[NewJob]:
+    return [job._replace(header=msgspec.structs.replace(job.header, nonce="n" if header else "")) for job in jobs]
+
+
+def _seen(lease: Any) -> tuple[Any, ...]:
+    return lease.id, msgspec.structs.replace(lease.header, nonce=""), lease.payload
+
+
+async def _stored(engine: Engine) -> dict[str, Any]:
+    client: Any = await raw(engine)
+    found: dict[str, Any] = {}
+    for name in ZSETS:
+        found[name] = await client.zrange(engine.keys(name), 0, -1, withscores=True)
+    for name in HASHES:
+        found[name] = await client.hgetall(engine.keys(name))
+    for name in ("jobs", "payloads"):
+        rows = await client.hgetall(engine.keys(name))
+        found[name] = {job_id.decode(): value for job_id, value in rows.items() if job_id}
+    found["payloads"] = all_payloads(found["jobs"], found["payloads"])
+    found["lanes"] = {name: _lane(value) for name, value in found["lanes"].items() if name}
+    found["jobs"] = {
+        name: msgspec.structs.replace(read_header(value), nonce="") for name, value in found["jobs"].items()
+    }
+    found["events"] = [event[1:] for event in await Views(engine).events()]
+    return found
+
+
+def _lane(stored: bytes) -> Any:
+    """With its rows in one order."""
+    use, tokens, at, declared, differs, *rows = msgspec.msgpack.decode(stored)
+    return use, tokens, at, declared, differs, sorted(zip(*(rows[i::4] for i in range(4)), strict=True))
+
+
+@pytest.fixture(params=range(24))
+async def twins(request: pytest.FixtureRequest, single: Server) -> AsyncIterator[Twins]:
+    made = Twins(single.url, request.param)
+    yield made
+    await made.end()
+
+
+async def test_whatever_happens_to_them_jobs_with_and_without_a_header_fare_alike(twins: Twins) -> None:
+    await twins.begin()
+    for _ in range(60):
+        await twins.step()
+    await twins.compare()
