@@ -7,10 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.engine.answers import read_leased
 from penstock.engine.audit import audit
-from penstock.engine.engine import Engine, NewJob
+from penstock.engine.engine import PAGE, Engine, NewJob
+from penstock.engine.listing import Filter, Listing
+from penstock.engine.mend import reconcile
+from penstock.engine.sums import Sums
 from penstock.engine.views import Views
-from penstock.job import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, read_header
+from penstock.job import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, Begun, read_header
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
     LIFE,
@@ -71,6 +75,75 @@ async def test_a_member_of_a_batch_has_none_either(engine: Engine) -> None:
         assert await worker.complete(lease) == "ok"
     assert [await first_byte(engine, one) for one in "ab"] == [DONE, DONE]
     assert await engine.seal_batch("b1") == "ended"
+
+
+# Somebody else wrote to what is stored
+
+
+async def cut_each(engine: Engine, names: list[str]) -> None:
+    """Of the first of these one byte is left, of the second two, and so on."""
+    client: Any = await raw(engine)
+    for n, name in enumerate(names, 1):
+        found: bytes = await client.hget(engine.keys("jobs"), name)
+        await client.hset(engine.keys("jobs"), name, found[: n % len(found)])
+
+
+@pytest.mark.parametrize("lanes", [[], [lane("wide", 1000)]], ids=["plain", "laned"])
+async def test_wherever_a_running_job_is_cut_off_others_of_its_page_are_completed(
+    engine: Engine, lanes: list[str]
+) -> None:
+    worker = await TestWorker(engine).register()
+    names = [f"{n:03}" for n in range(PAGE)]
+    await enqueue(engine, *(new_job(name, lanes=list(lanes), payload=b".") for name in names))
+    leases = await worker.lease(PAGE)
+    while len(leases) < PAGE:
+        leases += await worker.lease(PAGE - len(leases))
+    await cut_each(engine, names[:-1])
+    words = await engine.complete(worker.name, [(one.id, call_of(one), b"") for one in leases])
+    assert words[-1] == "ok"
+    assert (await states(engine))[names[-1]] == "done"
+    await reconcile(engine)
+
+
+async def test_wherever_waiting_jobs_are_cut_off_their_lock_goes_to_the_next(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    names = [f"{n:03}" for n in range(PAGE)]
+    await enqueue(engine, *(new_job(name, lanes=["lock:t"], payload=b".") for name in names))
+    (first,) = await worker.lease()
+    await cut_each(engine, names[1:-1])
+    assert await worker.complete(first) == "ok"
+    (last,) = await worker.lease()
+    assert last.id == names[-1]
+    assert await worker.complete(last) == "ok"
+    await reconcile(engine)
+
+
+async def test_jobs_whose_record_is_cut_off_are_left_out_of_what_people_ask_for(engine: Engine) -> None:
+    await enqueue(engine, new_job("good"), new_job("bad"))
+    await cut_each(engine, ["bad"])
+    assert [job.id async for job in Listing(engine).each(Filter(), contents=True)] == ["good"]
+    assert (await Sums(engine.link).oldest(["default"])).keys() == {"default"}
+    await reconcile(engine)
+
+
+@pytest.mark.parametrize(
+    "label", ["q\x1f50\x1f??\x1f0\x1f3", "q\x1f50\x1ft\x1f0\x1f3batch"], ids=["no text", "no label"]
+)
+def test_a_worker_is_told_of_a_job_whose_label_cannot_be_read_and_gets_the_others(label: str) -> None:
+    good, bad = (
+        msgspec.msgpack.encode(Begun("w\x1f1", 1, 1, text, 1, 1, 1, b".")) for text in ("q\x1f50\x1ft\x1f0\x1f3", label)
+    )
+    leased = read_leased([b"ok", 0, b"bad", bad.replace(b"??", b"\xff\xff"), b"", b"good", good, b""])
+    assert [lease.id for lease in leased.leases] == ["good"]
+    assert leased.unreadable == ("bad",)
+
+
+async def test_an_empty_payload_is_one_wherever_it_is_kept(engine: Engine) -> None:
+    await enqueue(engine, new_job("inside", payload=b""), new_job("apart", payload=b"", unique="u"))
+    for name in ("inside", "apart"):
+        record = await Views(engine).job(name)
+        assert record is not None
+        assert record.payload == b""
 
 
 class Twins:

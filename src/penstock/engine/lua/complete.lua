@@ -120,7 +120,10 @@ local function end_those_alike()
   for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
   if #ids == 0 then return answers end
   local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do answers[i] = end_alike(i, ids[i], raw[i]) end
+  for i = 1, #ids do
+    local fine, word = pcall(end_alike, i, ids[i], raw[i])
+    answers[i] = fine and word   -- what cannot be understood is seen to by itself
+  end
   if #laned > 0 then end_laned(ids, raw) end
   for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
   return answers

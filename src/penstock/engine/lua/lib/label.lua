@@ -49,7 +49,7 @@ end
 -- is 192, and it is under `payloads`. Nothing if the record does not end so.
 local function is_inside(raw, at)
   local mark, length = string.byte(raw, at + 1, at + 2)
-  if mark == 196 and #raw == at + 2 + (length or -1) then return true end
+  if mark == 196 and length and #raw == at + 2 + length then return true end
   if mark == 192 and #raw == at + 1 then return false end
 end
 

@@ -59,12 +59,12 @@ local function show(member, h, verb)
 end
 
 -- show_alike(member, kind, verb) → the same for one without a header, of this kind.
+local wanted = {}   -- id → the lane that such a one asks for
 local function show_alike(member, kind, verb)
   local id, queue = last_part(member), kind[QUEUE]
   local packed, b = stored[id], kind[BATCH] ~= '' and batch_kit.one(kind[BATCH])
   local since, _, number = struct.unpack('>I8BI8', packed, 4)
-  local _, spec = cmsgpack.unpack_limit(packed, 1, 20 + #kind.mark)
-  local lane = lane_of(spec)
+  local lane = lane_of(wanted[id])
   local row_name = lane.name .. SEP .. queue .. SEP
   local is_it = row_name .. rank_of(kind[PRIORITY], number) .. SEP .. id == member
   if verb or not is_it or (b and b[B_PRIORITY] >= 0 and b[B_PRIORITY] ~= kind[PRIORITY]) then
@@ -86,13 +86,15 @@ local function show_alike(member, kind, verb)
   return true
 end
 
--- glimpse_of_waiter(id, packed) → the first values of a header, or the kind of one without.
+-- glimpse_of_waiter(id, packed) → the first values of a header, or the kind of one without; nothing if that is cut off.
 local last_kind
 local function glimpse_of_waiter(id, packed)
   if string.sub(packed, 1, 2) ~= IS_HELD then return glimpse(id, packed) end
   local kind = kind_at(packed, 20, last_kind)
+  local at, spec = cmsgpack.unpack_limit(packed, 1, 20 + #kind.mark)
+  if is_inside(packed, at + 23) == nil then return nil end
   if kind[BATCH] ~= '' then need_batches() end
-  last_kind = kind
+  last_kind, wanted[id] = kind, spec
   return kind
 end
 
