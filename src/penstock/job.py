@@ -289,34 +289,44 @@ def read_new(raw: bytes) -> Header:
 def read_header(raw: bytes) -> Header:
     """A header as it is stored; a `msgspec.MsgspecError` if it cannot be read."""
     first = raw[0] if raw else 0
-    if first == PLAIN:
-        return _plain(_FIVE + raw).header()
-    if first == LANED:
-        return _laned(raw).header()
-    if first in {BEGUN, BEGUN_LANED, RUNNING}:
-        return read_running(raw).header()
-    return _done(raw).header() if first == DONE else _header(raw)
+    try:
+        if first == PLAIN:
+            return _plain(_FIVE + raw).header()
+        if first == LANED:
+            return _laned(raw).header()
+        if first in {BEGUN, BEGUN_LANED, RUNNING}:
+            return read_running(raw).header()
+        return _done(raw).header() if first == DONE else _header(raw)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def read_running(raw: bytes) -> Running | Begun | BegunLaned:
     """The same for a worker, which needs little of it, so it is not put together."""
-    if raw[0] == BEGUN:
-        return _begun(raw)
-    if raw[0] == BEGUN_LANED:
-        return _begun_laned(raw)
-    if raw[0] == RUNNING:
-        return _running(raw)
-    header = _header(raw)
+    first = raw[0] if raw else 0
+    try:
+        if first == BEGUN:
+            return _begun(raw)
+        if first == BEGUN_LANED:
+            return _begun_laned(raw)
+        if first == RUNNING:
+            return _running(raw)
+        header = _header(raw)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
     return Running(header.claim, header.started, header.fence, header)
 
 
 def read_payload(raw: bytes) -> bytes | None:
-    """The payload that is part of what is stored of a job, if it is."""
+    """The payload that is part of what is stored of a job, if it is; the same error."""
     first = raw[0] if raw else 0
-    if first == PLAIN:
-        return _plain(_FIVE + raw).payload
-    if first == LANED:
-        return _laned(raw).payload
+    try:
+        if first == PLAIN:
+            return _plain(_FIVE + raw).payload
+        if first == LANED:
+            return _laned(raw).payload
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
     return read_running(raw).payload if first in {BEGUN, BEGUN_LANED} else None
 
 

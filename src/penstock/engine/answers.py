@@ -163,6 +163,7 @@ def read_leased(raw: list[Any]) -> Leased:
     for job_id, header, payload in rows:
         try:
             found = read_running(header)
+            _ = found.ready  # what is shared by those alike is read only then
             leases.append(Lease(job_id.decode(), found, payload or found.payload or b""))
         except (msgspec.MsgspecError, TypeError, IndexError):
             unreadable.append(job_id.decode())
@@ -190,9 +191,10 @@ def read_watched_batch(raw: list[bytes]) -> WatchedBatch:
 
 
 def _member(number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
-    if not header:
+    try:
+        found = read_header(header)
+    except msgspec.MsgspecError:  # it is gone, or cannot be read
         return Member(number, job_id, Watched("missing", None, b"", []))
-    found = read_header(header)
     return Member(number, job_id, Watched(found.state, found, result, _history(attempts) if attempts else []))
 
 

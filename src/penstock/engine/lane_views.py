@@ -77,7 +77,7 @@ class LaneViews:
             return True
         holders = status.holders
         found = await self._link.ask(lambda client: client.hmget(self._key("jobs"), holders)) if holders else []
-        return any(raw and read_header(raw).state == "running" for raw in found)
+        return any(_runs(raw) for raw in found)
 
     async def _names(self, client: Any, most: int) -> set[str]:
         names: set[str] = set()
@@ -94,6 +94,13 @@ class LaneViews:
         first, last = f"[{stored}{SEPARATOR}", f"({stored} "
         pipe.zrange(self._key("holders"), first, last, bylex=True, offset=0, num=_HOLDERS)
         return pipe
+
+
+def _runs(raw: bytes | None) -> bool:
+    try:
+        return read_header(raw or b"").state == "running"
+    except msgspec.MsgspecError:
+        return False  # the audit reports those
 
 
 def _record(raw: bytes) -> list[Any]:

@@ -170,7 +170,8 @@ class Listing:
         chosen = [job.id for job in found]
         small = [job.id for job in found if job.header.size < 2**16 or wanted.tag is not None]
         payloads, attempts = await self._link.ask(lambda client: self._contents(client, small, chosen).execute())
-        inside = {job_id: read_payload(stored) for job_id, stored in zip(ids, raw, strict=True) if stored}
+        stored = dict(zip(ids, raw, strict=True))
+        inside = {job_id: read_payload(stored[job_id] or b"") for job_id in small}
         tags = {job_id: tags_of(payload or inside[job_id]) for job_id, payload in zip(small, payloads, strict=False)}
         full = [
             job._replace(tags=tags.get(job.id, ()), attempts=_attempts(history))

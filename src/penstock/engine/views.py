@@ -359,9 +359,9 @@ def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     if not header:
         return None
     try:
-        return Record(
-            job_id, read_header(header), payload or read_payload(header), result, _history(attempts) if attempts else []
-        )
+        if payload is None:
+            payload = read_payload(header)
+        return Record(job_id, read_header(header), payload, result, _history(attempts) if attempts else [])
     except msgspec.MsgspecError as error:
         raise PenstockError(
             f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"

@@ -236,7 +236,7 @@ class Sandbox:
         if fresh:
             payloads = link.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
             for job_id, apart in zip(fresh, payloads, strict=True):
-                payload = apart or read_payload(stored[job_id])
+                payload = read_payload(stored[job_id]) if apart is None else apart
                 if payload is not None:
                     self._record.add_stored(job_id.decode(), read_header(stored[job_id]), payload)
 
