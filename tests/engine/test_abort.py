@@ -110,6 +110,10 @@ async def before_lease(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_complete(engine: Engine, clock: Clock) -> Call[Any]:
     worker, held = await _running(engine, cancelling=True)
+    without_header = [new_job("c"), new_job("d", payload=b"." * 300)]
+    await open_batch(engine, "loose", *without_header, new_job("e"), limit=2)
+    held += [(lease.id, call_of(lease)) for lease in await worker.lease(5)]
+    assert {job_id for job_id, _ in held} >= {"a", "b", "c", "d"}
     return engine.complete(worker.name, [(*one, b"result") for one in held])
 
 

@@ -24,16 +24,13 @@ local function call_of(number, packed)
   return string.sub(packed, 2, made.length) == made.mark and made
 end
 
--- of_call(made, packed, at) → what jobs of one kind, whose labels begin there, have in common that this call leased.
-local function of_call(made, packed, at)
-  local last = made.last
-  if last and string.sub(packed, at + 1, at + #last.mark) == last.mark then return last end
-  local kind = kind_at(packed, at)
+-- of_call(made, kind) → what jobs of one kind that this call leased have in common.
+local function of_call(made, kind)
   local found = made[kind]
   if not found then
     found = {
       [CLAIM] = made.claim, [STARTED] = made.started, [QUEUE] = kind[QUEUE], [TASK] = kind[TASK], [KEEP] = kind[KEEP],
-      mark = kind.mark, n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
+      n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
     }
     made[kind], alike[#alike + 1] = found, found
     if kind[BATCH] ~= '' then
@@ -41,7 +38,6 @@ local function of_call(made, packed, at)
       found.batch = batch_kit.one(kind[BATCH])
     end
   end
-  made.last = found
   return found
 end
 
@@ -74,23 +70,28 @@ local function end_one(id, claim, kind, packed, to, result)
   join('complete', kind, id)
 end
 
--- end_alike(i, id, packed) → ok, if this is a job without a header, as its call left it; false if not.
+-- taken_apart(number, packed) → of a job without a header, as that call left it: the call, its kind, how much is to be kept, and
+-- its lane if there is one. Nothing, or an error, if it is none or is cut off.
+local function taken_apart(number, packed)
+  local first = packed and string.byte(packed)
+  local made = (first == BEGUN or first == BEGUN_LANED) and call_of(number, packed)
+  if not made then return nil end
+  local at, spec = made.length + (first == BEGUN and 18 or 36), nil
+  local kind = kind_at(packed, at, made.kind)
+  made.kind, at = kind, at + #kind.mark
+  if first == BEGUN_LANED then at, spec = cmsgpack.unpack_limit(packed, 1, at) end
+  if is_inside(packed, at + 23) == nil then return nil end
+  return made, kind, at + 23, spec
+end
+
+-- end_alike(i, id, packed) → ok, if this is such a job; false if not.
 local seen = {}    -- id → true: it may be named twice in a page
 local laned = {}   -- those with a lane, which come afterwards: { position, call, kind, lane, how much is to be kept }
 local function end_alike(i, id, packed)
-  local first = packed and string.byte(packed)
-  local made = (first == BEGUN or first == BEGUN_LANED) and call_of(ARGV[i * 3], packed)
-  if not made then return false end
-  local at = made.length + (first == BEGUN and 18 or 36)
-  local kind, spec = of_call(made, packed, at), nil
-  local to = at + #kind.mark + 23
-  if first == BEGUN_LANED then
-    at, spec = cmsgpack.unpack_limit(packed, 1, to - 23)
-    to = at + 23
-  end
-  if is_inside(packed, to) == nil then return false end
+  local fine, made, kind, to, spec = pcall(taken_apart, ARGV[i * 3], packed)
+  if not fine or not made then return false end
   if seen[id] then return 'ok' end
-  seen[id] = true
+  seen[id], kind = true, of_call(made, kind)
   if spec then
     laned[#laned + 1] = { i, made, kind, spec, to }
   else
@@ -120,10 +121,7 @@ local function end_those_alike()
   for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
   if #ids == 0 then return answers end
   local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do
-    local fine, word = pcall(end_alike, i, ids[i], raw[i])
-    answers[i] = fine and word   -- what cannot be understood is seen to by itself
-  end
+  for i = 1, #ids do answers[i] = end_alike(i, ids[i], raw[i]) end
   if #laned > 0 then end_laned(ids, raw) end
   for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
   return answers
