@@ -26,6 +26,7 @@ from tests.engine.factories import (
     lane,
     new_batch,
     new_job,
+    outlive,
     raw,
     states,
 )
@@ -115,6 +116,26 @@ async def test_wherever_waiting_jobs_are_cut_off_their_lock_goes_to_the_next(eng
     (last,) = await worker.lease()
     assert last.id == names[-1]
     assert await worker.complete(last) == "ok"
+    await reconcile(engine)
+
+
+@pytest.mark.parametrize("spoilt", [b"\xcf.......", b"\xd9\x06lo\x1fk:t"], ids=["a number", "half a lane"])
+async def test_what_is_no_lane_stops_nobody(engine: Engine, clock: Clock, spoilt: bytes) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "abc"), new_job("d", lanes=["lock:u"]))
+    a, d = await worker.lease(2)
+    client: Any = await raw(engine)
+    whole = {name: await client.hget(engine.keys("jobs"), name) for name in "bd"}
+    for name, mark in (("b", b"\xd9\x06lock:t"), ("d", b"\xd9\x06lock:u")):
+        await client.hset(engine.keys("jobs"), name, whole[name].replace(mark, spoilt))
+    assert await worker.complete(a) == "ok"
+    assert [lease.id for lease in await worker.lease(5)] == ["c"]
+    assert d.id == "d"
+    await outlive(engine, clock)
+    await engine.reap(LIFE)
+    for name in "bd":
+        if (await states(engine)).get(name) not in {"dead", "ready"}:
+            await client.hset(engine.keys("jobs"), name, whole[name])
     await reconcile(engine)
 
 

@@ -172,10 +172,15 @@ def read_leased(raw: list[Any]) -> Leased:
 
 def read_watched(raw: list[bytes]) -> list[Watched]:
     rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
-    return [
-        Watched(state.decode(), read_header(header) if header else None, result, _history(attempts) if attempts else [])
-        for state, header, result, attempts in rows
-    ]
+    return [_watched(state.decode(), *row) for state, *row in rows]
+
+
+def _watched(state: str, header: bytes, result: bytes, attempts: bytes) -> Watched:
+    """What cannot be read is as if it was gone: it must not keep the others from those who wait for them."""
+    try:
+        return Watched(state, read_header(header) if header else None, result, _history(attempts) if attempts else [])
+    except msgspec.MsgspecError:
+        return Watched("missing", None, b"", [])
 
 
 def read_chores(raw: list[Any]) -> Chores:
@@ -191,11 +196,9 @@ def read_watched_batch(raw: list[bytes]) -> WatchedBatch:
 
 
 def _member(number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
-    try:
-        found = read_header(header)
-    except msgspec.MsgspecError:  # it is gone, or cannot be read
-        return Member(number, job_id, Watched("missing", None, b"", []))
-    return Member(number, job_id, Watched(found.state, found, result, _history(attempts) if attempts else []))
+    watched = _watched("missing", header, result if header else b"", attempts if header else b"")
+    found = watched.header
+    return Member(number, job_id, watched._replace(state=found.state) if found else watched)
 
 
 def read_renewed(raw: list[Any]) -> Renewed:

@@ -286,7 +286,8 @@ class _Audit:
                         self._report(part, job_id, "is kept for a job that is gone")
 
     async def _check_counts(self) -> None:
-        stored = {name.decode(): int(n) for page in [p async for p in self._pages("counts")] for name, n in page}
+        pages = [page async for page in self._pages("counts")]
+        stored = {name.decode(errors="replace"): int(n) for page in pages for name, n in page}
         for name in stored.keys() | self._counted.keys():
             if stored.get(name, 0) != self._counted[name]:
                 self._report("counts", name, f"says {stored.get(name, 0)}, counted {self._counted[name]}")

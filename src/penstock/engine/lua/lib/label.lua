@@ -58,8 +58,9 @@ local function rank_of(priority, number) return string.format('%02d%014d', prior
 
 local function listed(_, ...) return { ... } end
 
--- header_of(kind, spec) → a header for one of them, which has this lane or none.
+-- header_of(kind, spec) → a header for one of them, which has this lane or none; an error if that has no name.
 local function header_of(kind, spec)
+  local _ = spec and lane_name(spec)
   local h = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
   h[TASK], h[QUEUE], h[PRIORITY], h[KEEP], h[RETRIES] = kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP], kind[RETRIES]
   h[LANES], h[HOME], h[BATCH] = { spec }, spec and 1 or 0, kind[BATCH]

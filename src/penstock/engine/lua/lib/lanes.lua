@@ -67,10 +67,10 @@ end
 local function declare(lane, rest)
   if lane.rest == rest then return end
   lane.rest = rest
-  if rest == '' then
+  local limit, rate, burst, kind = string.match(rest, '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)')
+  if not kind then
     lane.limit = 1
   else
-    local limit, rate, burst, kind = string.match(rest, '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)')
     local word = limit .. SEP .. rate .. SEP .. burst .. SEP .. kind
     if lane.declared ~= '' and lane.declared ~= word then
       lane.differs = lane.declared
