@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from penstock.engine.answers import Lease
-from penstock.engine.engine import Engine, Retention
+from penstock.engine.audit import audit
+from penstock.engine.engine import PAGE, Engine, Retention
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, call_of, enqueue, header_of, lane, new_job, raw, states
 
@@ -352,6 +353,24 @@ async def test_a_page_of_100_jobs_with_100_lanes_of_their_own_and_one_of_all(eng
         done += len(leases)
     assert done == 200
     assert await left_over(engine) == {}
+
+
+async def test_a_lane_of_more_queues_than_one_call_can_show_jobs_of_shows_them_in_turn(
+    engine: Engine, clock: Clock
+) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("first", lanes=["lock:t"]))
+    (first,) = await worker.lease()
+    others = [new_job(f"j{n}", lanes=["lock:t"], queue=f"q{n}") for n in range(1_100)]
+    for at in range(0, len(others), PAGE):
+        await enqueue(engine, *others[at : at + PAGE])
+    assert await worker.complete(first) == "ok"
+    for shown in (500, 1_100, 1_100):
+        assert Counter((await states(engine)).values())["ready"] == shown
+        assert await audit(engine) == []
+        clock.advance(5)
+        await engine.admit()
+    assert len(await worker.lease(5)) == 1
 
 
 async def test_they_work_with_the_production_scripts_too(real_engine: Engine) -> None:

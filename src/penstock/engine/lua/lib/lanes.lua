@@ -36,12 +36,26 @@ local function lane_with(name, raw, _, use, tokens, at, declared, differs, ...)
   }
 end
 
--- lane_from(name, raw) → a lane. Its values are read as they follow the length of their array: see whole().
+-- rows_from(rows, at, queue, …) → where the next ones are; these are added.
+local function rows_from(rows, at, ...)
+  row_of(rows, ...)
+  return at
+end
+
+-- lane_from(name, raw) → a lane. Its values are read as they follow the length of their array: see whole(). There may be more
+-- rows than a function can be given.
+local SLICE = 400
 local function lane_from(name, raw)
   if not raw then return lane_with(name, nil, 0, 0, nil, now, '', '') end
   local n, at = string.byte(raw) - 144, 1
   if n > 15 then n, at = struct.unpack('>I2', raw, 2), 3 end
-  return lane_with(name, raw, cmsgpack.unpack_limit(raw, n, at))
+  if n <= SLICE then return lane_with(name, raw, cmsgpack.unpack_limit(raw, n, at)) end
+  local lane = lane_with(name, raw, cmsgpack.unpack_limit(raw, 5, at))
+  at = cmsgpack.unpack_limit(raw, 5, at)
+  for left = n - 5, 1, -SLICE do
+    at = rows_from(lane.lines, cmsgpack.unpack_limit(raw, math.min(left, SLICE), at))
+  end
+  return lane
 end
 
 -- line_of(lane, queue) → the jobs of one queue in a lane: how many wait, which are shown.
@@ -358,7 +372,10 @@ local function packed_lane(lane)
   end
   if not busy then return nil end
   local length = n > 10 and struct.pack('>BI2', 220, n + 5) or string.char(n + 149)
-  return length .. cmsgpack.pack(lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs, unpack(found, 1, n))
+  local packed = length .. cmsgpack.pack(
+    lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs, unpack(found, 1, math.min(n, SLICE)))
+  for at = SLICE + 1, n, SLICE do packed = packed .. cmsgpack.pack(unpack(found, at, math.min(at + SLICE - 1, n))) end
+  return packed
 end
 
 -- save_lanes(): stores what changed.

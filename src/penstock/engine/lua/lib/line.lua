@@ -98,13 +98,20 @@ local function glimpse_of_waiter(id, packed)
   return kind
 end
 
--- next_ones(names) → the members of those that these lanes show next, and their headers; a rate opens again later.
+-- next_ones(names) → the members of those that these lanes show next, and their headers; a rate opens again later, and so does a
+-- lane of so many queues that one call cannot show a job of each.
+local MOST_SHOWN = 500
 local function next_ones(names)
   local found, ids = {}, {}
   for _, name in ipairs(names) do
     local lane = lane_named(name)
     for queue, row in pairs(lane.lines) do
-      local members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
+      local members, tokens = {}, nil
+      if #found < MOST_SHOWN then
+        members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
+      elseif row.waiting > 0 and #row.shown == 0 and room(lane, row) > 0 then
+        opens(lane, now + 5)
+      end
       for _, member in ipairs(members) do
         found[#found + 1], ids[#ids + 1] = member, last_part(member)
       end
