@@ -74,56 +74,45 @@ local function end_one(id, claim, kind, packed, to, result)
   join('complete', kind, id)
 end
 
--- end_alike(i, id, packed) → ok, if this is a job without a header, as its call left it; false if not.
-local seen = {}    -- id → true: it may be named twice in a page
-local laned = {}   -- those with a lane, which come afterwards: { position, call, kind, lane, how much is to be kept }
-local function end_alike(i, id, packed)
+-- By position, of those without a header that are as their call left them: id, record, call, kind, lane, how much is to be kept.
+local ids, raw, calls_of, kinds_of, specs, parts = {}, {}, {}, {}, {}, {}
+for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
+if #ids > 0 then raw = call('HMGET', jobs, unpack(ids)) end
+
+-- recognise(i, packed) → the name of its lane, if it is one of those and has one.
+local function recognise(i, packed)
   local first = packed and string.byte(packed)
   local made = (first == BEGUN or first == BEGUN_LANED) and call_of(ARGV[i * 3], packed)
-  if not made then return false end
+  if not made then return nil end
   local at = made.length + (first == BEGUN and 18 or 36)
   local kind, spec = of_call(made, packed, at), nil
-  local to = at + #kind.mark + 23
-  if first == BEGUN_LANED then
-    at, spec = cmsgpack.unpack_limit(packed, 1, to - 23)
-    to = at + 23
-  end
-  if is_inside(packed, to) == nil then return false end
-  if seen[id] then return 'ok' end
-  seen[id] = true
-  if spec then
-    laned[#laned + 1] = { i, made, kind, spec, to }
-  else
-    end_one(id, made.claim, kind, packed, to, ARGV[i * 3 + 1])
-  end
-  return 'ok'
+  at = at + #kind.mark
+  if first == BEGUN_LANED then at, spec = cmsgpack.unpack_limit(packed, 1, at) end
+  if is_inside(packed, at + 23) == nil then return nil end
+  calls_of[i], kinds_of[i], specs[i], parts[i] = made, kind, spec, at + 23
+  return spec and lane_name(spec)
 end
 
--- end_laned(ids, raw): those with a lane give it back, and their batches are told.
-local function end_laned(ids, raw)
+-- recognise_all(): and reads their lanes.
+local function recognise_all()
   local names = {}
-  for n, one in ipairs(laned) do names[n] = lane_name(one[4]) end
+  for i = 1, #ids do names[#names + 1] = recognise(i, raw[i]) end
+  if #names == 0 then return end
   need_lanes()
   need_line()
   fetch(names)
-  for _, one in ipairs(laned) do
-    local i, made, kind, spec, to = unpack(one)
-    vacate(lane_of(spec), ids[i])
-    if kind.batch then batch_kit.leave(kind.batch, ids[i], 'done') end
-    end_one(ids[i], made.claim, kind, raw[i], to, ARGV[i * 3 + 1])
-  end
 end
 
--- end_those_alike() → by position: ok for each that was one.
-local function end_those_alike()
-  local ids, answers = {}, {}
-  for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
-  if #ids == 0 then return answers end
-  local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do answers[i] = end_alike(i, ids[i], raw[i]) end
-  if #laned > 0 then end_laned(ids, raw) end
-  for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
-  return answers
+-- end_alike(i) → ok: this one of them is done.
+local seen = {}    -- id → true: it may be named twice in a page
+local function end_alike(i)
+  local id, kind, spec = ids[i], kinds_of[i], specs[i]
+  if seen[id] then return 'ok' end
+  seen[id] = true
+  if spec then vacate(lane_of(spec), id) end
+  if kind.batch then batch_kit.leave(kind.batch, id, 'done') end
+  end_one(id, calls_of[i].claim, kind, raw[i], parts[i], ARGV[i * 3 + 1])
+  return 'ok'
 end
 
 -- as_leased(id, packed, number) → the first values of the header of a job that is as that lease call left it, as most are.
@@ -138,7 +127,8 @@ local function as_leased(id, packed, number)
   return h
 end
 
-return settle('complete', 3, function(id, h, at)
+-- end_with_header(id, h, at): one with a header is done.
+local function end_with_header(id, h, at)
   local kept, packed = kept_of(id, ARGV[at], h[KEEP]), stored[id]
   erase(payloads, id)
   if packed then
@@ -147,4 +137,10 @@ return settle('complete', 3, function(id, h, at)
     h[RESULT], h[REASON] = kept, ''
   end
   move('complete', id, h, 'done', nil, packed)
-end, as_leased, end_those_alike())
+end
+
+recognise_all()
+local answers = settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_alike)
+for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
+finish()
+return answers
