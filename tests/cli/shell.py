@@ -138,8 +138,8 @@ class Shell:
     def inside(self, **environment: str) -> Iterator[None]:
         """Here and now as in a process that was started there; afterwards nothing of it is left."""
         before = dict(os.environ), Path.cwd(), sys.path[:], set(sys.modules), sys.dont_write_bytecode
-        root, ours = logging.getLogger(), logging.getLogger("penstock")
-        logs = root.handlers[:], root.level, ours.level
+        loggers = [logging.getLogger(name) for name in ("", "penstock", "penstock.embedded")]
+        handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
         os.environ.clear()
         os.environ.update(self.environment | environment)
         os.chdir(self.folder)
@@ -155,9 +155,9 @@ class Shell:
             sys.path[:], sys.dont_write_bytecode = before[2], before[4]
             for name in [name for name in sys.modules if name not in before[3] and self._is_here(name)]:
                 del sys.modules[name]
-            root.handlers[:] = logs[0]
-            root.setLevel(logs[1])
-            ours.setLevel(logs[2])
+            loggers[0].handlers[:] = handlers
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
     def _is_here(self, module: str) -> bool:
         return str(getattr(sys.modules[module], "__file__", "")).startswith(str(self.folder))

@@ -70,8 +70,8 @@ local function end_one(id, claim, kind, packed, to, result)
   join('complete', kind, id)
 end
 
--- taken_apart(number, packed) → of a job without a header, as that call left it: the call, its kind, how much is to be kept, and
--- its lane if there is one. Nothing, or an error, if it is none or is cut off.
+-- taken_apart(number, packed) → of a job without a header, as that call left it: the call, its kind, how much is to be kept, its
+-- lane and the name of that, if there is one. Nothing, or an error, if it is none or is cut off.
 local function taken_apart(number, packed)
   local first = packed and string.byte(packed)
   local made = (first == BEGUN or first == BEGUN_LANED) and call_of(number, packed)
@@ -81,50 +81,42 @@ local function taken_apart(number, packed)
   made.kind, at = kind, at + #kind.mark
   if first == BEGUN_LANED then at, spec = cmsgpack.unpack_limit(packed, 1, at) end
   if is_inside(packed, at + 23) == nil then return nil end
-  return made, kind, at + 23, spec
+  return made, kind, at + 23, spec, spec and lane_name(spec)
 end
 
--- end_alike(i, id, packed) → ok, if this is such a job; false if not.
-local seen = {}    -- id → true: it may be named twice in a page
-local laned = {}   -- those with a lane, which come afterwards: { position, call, kind, lane, how much is to be kept }
-local function end_alike(i, id, packed)
-  local fine, made, kind, to, spec = pcall(taken_apart, ARGV[i * 3], packed)
-  if not fine or not made then return false end
-  if seen[id] then return 'ok' end
-  seen[id], kind = true, of_call(made, kind)
-  if spec then
-    laned[#laned + 1] = { i, made, kind, spec, to }
-  else
-    end_one(id, made.claim, kind, packed, to, ARGV[i * 3 + 1])
-  end
-  return 'ok'
+-- By position, of those without a header that are as their call left them: id, record, call, kind, lane, how much is to be kept.
+local ids, raw, calls_of, kinds_of, specs, parts = {}, {}, {}, {}, {}, {}
+for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
+if #ids > 0 then raw = call('HMGET', jobs, unpack(ids)) end
+
+-- recognise(i, packed) → the name of its lane, if it is one of those and has one.
+local function recognise(i, packed)
+  local fine, made, kind, to, spec, name = pcall(taken_apart, ARGV[i * 3], packed)
+  if not fine or not made then return nil end
+  calls_of[i], kinds_of[i], specs[i], parts[i] = made, of_call(made, kind), spec, to
+  return name
 end
 
--- end_laned(ids, raw): those with a lane give it back, and their batches are told.
-local function end_laned(ids, raw)
+-- recognise_all(): and reads their lanes.
+local function recognise_all()
   local names = {}
-  for n, one in ipairs(laned) do names[n] = lane_name(one[4]) end
+  for i = 1, #ids do names[#names + 1] = recognise(i, raw[i]) end
+  if #names == 0 then return end
   need_lanes()
   need_line()
   fetch(names)
-  for _, one in ipairs(laned) do
-    local i, made, kind, spec, to = unpack(one)
-    vacate(lane_of(spec), ids[i])
-    if kind.batch then batch_kit.leave(kind.batch, ids[i], 'done') end
-    end_one(ids[i], made.claim, kind, raw[i], to, ARGV[i * 3 + 1])
-  end
 end
 
--- end_those_alike() → by position: ok for each that was one.
-local function end_those_alike()
-  local ids, answers = {}, {}
-  for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
-  if #ids == 0 then return answers end
-  local raw = call('HMGET', jobs, unpack(ids))
-  for i = 1, #ids do answers[i] = end_alike(i, ids[i], raw[i]) end
-  if #laned > 0 then end_laned(ids, raw) end
-  for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
-  return answers
+-- end_alike(i) → ok: this one of them is done.
+local seen = {}    -- id → true: it may be named twice in a page
+local function end_alike(i)
+  local id, kind, spec = ids[i], kinds_of[i], specs[i]
+  if seen[id] then return 'ok' end
+  seen[id] = true
+  if spec then vacate(lane_of(spec), id) end
+  if kind.batch then batch_kit.leave(kind.batch, id, 'done') end
+  end_one(id, calls_of[i].claim, kind, raw[i], parts[i], ARGV[i * 3 + 1])
+  return 'ok'
 end
 
 -- as_leased(id, packed, number) → the first values of the header of a job that is as that lease call left it, as most are.
@@ -139,7 +131,8 @@ local function as_leased(id, packed, number)
   return h
 end
 
-return settle('complete', 3, function(id, h, at)
+-- end_with_header(id, h, at): one with a header is done.
+local function end_with_header(id, h, at)
   local kept, packed = kept_of(id, ARGV[at], h[KEEP]), stored[id]
   erase(payloads, id)
   if packed then
@@ -148,4 +141,10 @@ return settle('complete', 3, function(id, h, at)
     h[RESULT], h[REASON] = kept, ''
   end
   move('complete', id, h, 'done', nil, packed)
-end, as_leased, end_those_alike())
+end
+
+recognise_all()
+local answers = settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_alike)
+for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
+finish()
+return answers

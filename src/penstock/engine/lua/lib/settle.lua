@@ -53,22 +53,22 @@ local function unreadable(id, claim)
   return true
 end
 
--- settle(verb, width, apply, quick, answers) → a word per job: ok, cancelled or stale.
+-- settle_page(verb, width, apply, quick, alike, settle_alike) → a word per job, in their order: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
--- quick(id, packed, number) is how headers are read, if not as a whole: see headers_of. answers has the word of each job that
--- needs no settling any more.
-local function settle(verb, width, apply, quick, answers)
-  answers = answers or {}
-  local ids, numbers, positions = {}, {}, {}
-  for i = 1, (ARGC - 1) / width do
-    if not answers[i] then
+-- quick(id, packed, number) is how headers are read, if not as a whole: see headers_of. Those by whose position there is
+-- something in alike need none: settle_alike(i) gives their words.
+local function settle_page(verb, width, apply, quick, alike, settle_alike)
+  local answers, ids, numbers, count = {}, {}, {}, (ARGC - 1) / width
+  for i = 1, count do
+    if not alike[i] then
       local n, at = #ids + 1, i * width - width + 2
-      ids[n], numbers[n], positions[n] = ARGV[at], ARGV[at + 1], i
+      ids[n], numbers[n] = ARGV[at], ARGV[at + 1]
     end
   end
   local headers = quick and headers_of(ids, function(id, packed, n) return quick(id, packed, numbers[n]) end) or read(ids)
   meet(headers, #ids)
-  for n = 1, #ids do
+
+  local function settle_one(n, at)
     local id, h, number = ids[n], headers[n], numbers[n]
     local claim, word = claims[number] or claim_of(number), 'stale'
     if not h then
@@ -76,15 +76,31 @@ local function settle(verb, width, apply, quick, answers)
     elseif h[STATE] == 'running' and h[CLAIM] == claim then
       word = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
       if h[FIELDS] then h[LAST] = claim .. SEP .. verb .. SEP .. word end
-      if word == 'ok' then apply(id, h, positions[n] * width - width + 4) else cancelled(verb, id, h) end
+      if word == 'ok' then apply(id, h, at) else cancelled(verb, id, h) end
     else
       local settled = claim .. SEP .. verb .. SEP
       local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
       if string.sub(last, 1, #settled) == settled then word = string.sub(last, #settled + 1) end
     end
     if word == 'stale' then tally(sums, h and h[QUEUE] or '', 'stale', 1) end
-    answers[positions[n]] = word
+    return word
   end
+
+  local n = 0
+  for i = 1, count do
+    if alike[i] then
+      answers[i] = settle_alike(i)
+    else
+      n = n + 1
+      answers[i] = settle_one(n, i * width - width + 4)
+    end
+  end
+  return answers
+end
+
+-- settle(verb, width, apply) → the same for verbs that read all of each header; and everything is written.
+local function settle(verb, width, apply)
+  local answers = settle_page(verb, width, apply, nil, {})
   finish()
   return answers
 end
