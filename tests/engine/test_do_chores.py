@@ -2,7 +2,7 @@
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock
-from tests.engine.factories import new_job, open_batch, raw
+from tests.engine.factories import TestWorker, new_job, open_batch, raw, states
 
 
 async def test_nothing_to_do_is_nothing_done(engine: Engine, clock: Clock) -> None:
@@ -29,3 +29,22 @@ async def test_a_batch_inside_is_kept_as_long_as_the_other_has_not_ended(engine:
     clock.advance(60_000)
     await engine.do_chores()
     assert (await engine.watch_batch("c", "inner")).status is None
+
+
+async def test_what_waits_for_a_batch_that_is_forgotten_goes_on_though_that_allowed_none(
+    engine: Engine, clock: Clock
+) -> None:
+    worker = await TestWorker(engine).register()
+    await open_batch(engine, "b", new_job("a"), keep=1_000, then=False)
+    await engine.cancel(["a"])
+    await engine.seal_batch("b")
+    clock.advance(1_000)
+    await engine.do_chores()
+    await open_batch(engine, "b", keep=1_000, then=False)  # another one
+    await engine.set_batch("b", limit=0)
+    await engine.seal_batch("b")
+    assert await engine.revive(["a"]) == ["ok"]
+    assert await states(engine) == {"a": "held"}
+    clock.advance(1_000)
+    await engine.do_chores()
+    assert [lease.id for lease in await worker.lease()] == ["a"]

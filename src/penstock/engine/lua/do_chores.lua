@@ -39,13 +39,23 @@ function does.abandon()
   if b[B_ADDED] + b[B_ABANDON_AFTER] > now then return later(b[B_ADDED] + b[B_ABANDON_AFTER]) end
   call_off('cancel_batch', b, 'abandoned')
 end
+
+-- open_lane(name): what was set by hand of the lane of a batch goes with it; a job that was its member may still wait there.
+local function open_lane(name)
+  erase(limits, name)
+  fetch({ name })
+  local lane = known_lanes[name]
+  lane.set, lane.paused, lane.rest = -1, false, nil
+  if lane.declared ~= '' then refill(lane_named(name)) end
+end
+
 function does.forget()
   if b and b[B_PHASE] ~= 'ended' then return withdraw(chores, due) end
   if b and is_needed(b) then return later(now + 60000) end
   local rows = call('ZRANGE', roster, '[' .. id .. SEP, '(' .. id .. AFTER, 'BYLEX', 'LIMIT', 0, n)
   for _, entry in ipairs(rows) do drop(roster, entry) end
   for _, part in ipairs({ 'spec', 'state' }) do erase(batches, part .. SEP .. id) end
-  erase(limits, 'batch:' .. id)
+  open_lane('batch:' .. id)
   if #rows < n then withdraw(chores, due) else later(now) end
   return #rows
 end
