@@ -226,9 +226,13 @@ async def spoil(engine: Engine, job_id: str, header: bytes = b"\xc1") -> None:
 
 
 async def rewrite(engine: Engine, job_id: str, **fields: Any) -> None:
-    """Change fields of a header, and nothing that should follow from them."""
+    """Change fields of a header, and nothing that should follow from them; its payload is kept apart from then on."""
+    client = await raw(engine)
+    inside = read_payload(await client.hget(engine.keys("jobs"), job_id))
+    if inside is not None:
+        await client.hset(engine.keys("payloads"), job_id, inside)
     changed = msgspec.structs.replace(await header_of(engine, job_id), **fields)
-    await (await raw(engine)).hset(engine.keys("jobs"), job_id, msgspec.msgpack.encode(changed))
+    await client.hset(engine.keys("jobs"), job_id, msgspec.msgpack.encode(changed))
 
 
 # Looking
