@@ -14,7 +14,7 @@ from penstock.control import LaneControl
 from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
 from penstock.edit import retry_edited
 from penstock.engine.deaths import DeadGroup, Deaths
-from penstock.engine.engine import NewBatch
+from penstock.engine.engine import NewBatch, NewJob
 from penstock.engine.keys import Keys
 from penstock.errors import BadOption, PenstockError, UnknownTask
 from penstock.events import Events, Since
@@ -23,7 +23,7 @@ from penstock.hub import Hub
 from penstock.lanes import Lane, lane_name, lock_spec
 from penstock.mapping import map_rows
 from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
-from penstock.producer import all_checked, each, pages_sync
+from penstock.producer import all_checked, made_of, pages_sync
 from penstock.program import Lifespan, Program
 from penstock.queue import QueueControl
 from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
@@ -218,13 +218,12 @@ class Penstock:
         """Send any number of calls, a page per round trip; their jobs in the same order."""
         sent: list[Call[R]] = []
 
-        async def jobs() -> Any:
-            async for call in each(calls):
-                check_call(call, self.tasks, "enqueue_many")
-                sent.append(call)
-                yield call.job
+        def job_of(call: Call[R]) -> NewJob:
+            check_call(call, self.tasks, "enqueue_many")
+            sent.append(call)
+            return call.job
 
-        found = [placed async for placed in self.hub.producer.enqueue_many(jobs())]
+        found = [one async for page in self.hub.producer.enqueue_many(made_of(calls, job_of)) for one in page]
         pairs = zip(sent, found, strict=True)
         return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
 

@@ -27,7 +27,7 @@ from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError, Unavailable
 from penstock.handle import Job
 from penstock.hub import Hub
-from penstock.producer import each, pages_sync
+from penstock.producer import made_of, pages_sync
 from penstock.task import Call
 from penstock.times import Duration
 
@@ -139,30 +139,17 @@ class Batch:
         """Any number of members, a page per round trip; their jobs in the same order."""
         await self.open()
         sent: list[Call[R]] = []
-
-        async def jobs() -> AsyncIterator[NewJob]:
-            async for call in each(calls):
-                member = self._member(call)
-                sent.append(call)
-                yield member
-
         found: list[Job[R]] = []
-        async for placed in self._hub().producer.enqueue_many(jobs()):
-            found.append(self._placed(sent[len(found)], placed))
+        async for page in self._hub().producer.enqueue_many(made_of(calls, self._noting(sent))):
+            for placed in page:
+                found.append(self._placed(sent[len(found)], placed))
         return found
 
     def add_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         self.open_sync()
         sent: list[Call[R]] = []
-
-        def jobs() -> Iterator[NewJob]:
-            for call in calls:
-                member = self._member(call)
-                sent.append(call)
-                yield member
-
         found: list[Job[R]] = []
-        for page in pages_sync(jobs()):
+        for page in pages_sync(map(self._noting(sent), calls)):
             for placed in self._hub().engine.enqueue(page).sync():
                 found.append(self._placed(sent[len(found)], placed))
         return found
@@ -195,6 +182,16 @@ class Batch:
     def _member(self, call: Call[R]) -> NewJob:
         check_call(call, self._tasks)
         return call.job._replace(header=msgspec.structs.replace(call.job.header, batch=self.id))
+
+    def _noting(self, sent: list[Call[R]]) -> Callable[[Call[R]], NewJob]:
+        """Makes a member of a call and notes which call that was."""
+
+        def noted(call: Call[R]) -> NewJob:
+            member = self._member(call)
+            sent.append(call)
+            return member
+
+        return noted
 
     def _placed(self, call: Call[R], placed: Placed) -> Job[R]:
         if placed.word not in {"created", "exists", "unique"}:

@@ -44,6 +44,11 @@ class Envelope(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True)
 open_envelope = msgspec.msgpack.Decoder(Envelope).decode
 
 
+def only_arguments(packed: bytes) -> bytes:
+    """An envelope with nothing else in it, as most are: an array of one."""
+    return b"\x91" + packed
+
+
 class Signature:
     """How one function's arguments become bytes and come back, planned once."""
 
@@ -71,6 +76,8 @@ class Signature:
         if not self._simple or len(args) > len(self._positional):
             return self._bind_slowly(args, kwargs)
         bound = dict(zip(self._positional, args, strict=False))
+        if not kwargs and len(args) == len(self.parameters):
+            return bound
         if kwargs:
             if not kwargs.keys().isdisjoint(bound) or not kwargs.keys() <= self._known:
                 return self._bind_slowly(args, kwargs)

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock.engine.answers import Placed, checked
 from penstock.engine.engine import PAGE, Engine, NewJob
 from penstock.errors import BadArguments, PenstockError, QueueFull, Unavailable
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 BYTES: Final = 4 * 2**20  #: of payload in one call
 IN_FLIGHT: Final = 4  #: calls on their way at once
+SPLIT: Final = 16  #: jobs of one moment that go in two calls: while the server has one half, the other is got ready
 WAITING: Final = 10_000  #: jobs that wait to be sent; who comes then waits for room
 
 
@@ -34,19 +36,17 @@ class Producer:
             line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
         return await line.enqueue(job)
 
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
-        """Send any number of jobs, a page per call, two calls at a time; what became of them in order."""
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
+        """Send any number of jobs, a page per call, two calls at a time; what became of them, page by page in order."""
         ahead: asyncio.Task[list[Placed]] | None = None
         try:
             async for page in pages(jobs):
                 task = asyncio.ensure_future(self._page(page))
                 before, ahead = ahead, task
                 if before is not None:
-                    for placed in await before:
-                        yield placed
+                    yield await before
             if ahead is not None:
-                for placed in await ahead:
-                    yield placed
+                yield await ahead
         finally:
             if ahead is not None and not ahead.cancelled():
                 await asyncio.wait([ahead])  # the jobs raised half way: what is on its way still arrives
@@ -144,8 +144,10 @@ class _Line:
         if not self._waiting:
             return
         page: list[NewJob] = []
-        size = 0
-        for job, _ in self._waiting[:PAGE]:
+        size, most = 0, len(self._waiting)
+        if most >= SPLIT and not self._sending:
+            most = -(-most // 2)
+        for job, _ in self._waiting[: min(most, PAGE)]:
             size += len(job.payload)
             if page and size > BYTES:
                 break
@@ -228,8 +230,12 @@ def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
 
 async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
     """Pages of jobs, bounded in number and bytes."""
+    if not isinstance(jobs, AsyncIterable):
+        for each_page in pages_sync(jobs):
+            yield each_page
+        return
     page = _Page()
-    async for job in each(jobs):
+    async for job in jobs:
         if full := page.add(job):
             yield full
     if page.jobs:
@@ -246,13 +252,24 @@ def pages_sync(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
         yield page.jobs
 
 
+def made_of(items: Iterable[S] | AsyncIterable[S], make: Callable[[S], T]) -> Iterable[T] | AsyncIterable[T]:
+    """What is made of each item, in an iterable of the same kind. Of an ordinary one no step waits for the loop."""
+    if isinstance(items, AsyncIterable):
+        return (make(item) async for item in items)
+    return map(make, iterable(items))
+
+
+def iterable(items: object) -> Iterable[Any]:
+    if not isinstance(items, Iterable):
+        raise BadArguments(f"an iterable or an async iterable is needed, not {items!r}")
+    return items
+
+
 async def each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     """The items of an iterable of either kind."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
-    elif isinstance(items, Iterable):
-        for item in items:
-            yield item
     else:
-        raise BadArguments(f"an iterable or an async iterable is needed, not {items!r}")
+        for item in iterable(items):
+            yield item

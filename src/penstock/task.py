@@ -5,13 +5,12 @@ import hashlib
 import inspect
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from penstock.backoff import pack
-from penstock.codec import Envelope, Signature, check_size, encode
+from penstock.codec import Envelope, Signature, check_size, encode, only_arguments
 from penstock.engine.answers import Watched, checked
 from penstock.engine.engine import NewJob
 from penstock.errors import BadOption
@@ -39,8 +38,7 @@ _OTHERS_SEND = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUE
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """A job that has not been sent yet."""
 
     task: "Task[..., R, Any]"
@@ -119,7 +117,8 @@ class Task(Generic[P, R, T]):
             header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")
         if options.lock or options.lane:
             header = msgspec.structs.replace(header, lanes=self._lanes(bound))
-        payload = check_size(encode(self._envelope(packed)), self.name, self._limit)
+        plain = not self._changed and not options.tags
+        payload = check_size(only_arguments(packed) if plain else self._wrapped(packed), self.name, self._limit)
         return Call(self, options, NewJob(options.id or new_id(), header, payload))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -153,8 +152,7 @@ class Task(Generic[P, R, T]):
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
         """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""
         gap = encode(secrets.token_bytes(16))
-        envelope = self._envelope(b"\x81" + encode(parameter) + gap)
-        before, _, after = encode(msgspec.structs.replace(envelope, status=parameter)).partition(gap)
+        before, _, after = self._wrapped(b"\x81" + encode(parameter) + gap, parameter).partition(gap)
         return before, after
 
     async def pause(self) -> None:
@@ -186,18 +184,20 @@ class Task(Generic[P, R, T]):
             )
         return self._head
 
-    def _envelope(self, packed: bytes) -> Envelope:
+    def _wrapped(self, packed: bytes, status: str = "") -> bytes:
+        """A payload: arguments, and the options that are not the task's own."""
         options, changed = self.options, self._changed
-        if not changed and not options.tags:
-            return Envelope(msgspec.Raw(packed))
-        return Envelope(
-            msgspec.Raw(packed),
-            tags=list(options.tags),
-            timeout=options.timeout if "timeout" in changed else -1,
-            backoff=list(pack(options.backoff)) if "backoff" in changed else [],
-            retry_on=list(options.retry_on or ()) if "retry_on" in changed else None,
-            give_up_on=list(options.give_up_on) if "give_up_on" in changed else None,
-            redact=list(options.redact) if "redact" in changed else [],
+        return encode(
+            Envelope(
+                msgspec.Raw(packed),
+                tags=list(options.tags),
+                timeout=options.timeout if "timeout" in changed else -1,
+                backoff=list(pack(options.backoff)) if "backoff" in changed else [],
+                retry_on=list(options.retry_on or ()) if "retry_on" in changed else None,
+                give_up_on=list(options.give_up_on) if "give_up_on" in changed else None,
+                redact=list(options.redact) if "redact" in changed else [],
+                status=status,
+            )
         )
 
     def _unique_key(self, bound: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from penstock import BadArguments, Call, Job, JobNotFound, Penstock, Unavailable
 from penstock.engine.engine import PAGE
+from penstock.producer import SPLIT
 from tests.api.looks import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
 from tests.servers import Server, running
@@ -379,16 +380,19 @@ async def test_priorities_come_first_and_inside_one_the_order_of_enqueueing(app:
 # What travels together
 
 
-async def test_what_is_enqueued_in_one_tick_travels_in_one_script_call(app: Penstock) -> None:
+@pytest.mark.parametrize(("number", "calls"), [(SPLIT - 1, 1), (SPLIT, 2), (PAGE, 2)])
+async def test_what_is_enqueued_in_one_tick_travels_together_or_in_two_halves(
+    app: Penstock, number: int, calls: int
+) -> None:
     @app.task
     async def echo(x: int) -> int:
         return x
 
     await echo.enqueue(0)
     before = await stats(app, "fcall")
-    jobs = await asyncio.gather(*(echo.enqueue(number) for number in range(PAGE)))
-    assert len({job.id for job in jobs}) == PAGE
-    assert await stats(app, "fcall") - before == 1
+    jobs = await asyncio.gather(*map(echo.enqueue, range(number)))
+    assert len({job.id for job in jobs}) == number
+    assert await stats(app, "fcall") - before == calls
 
 
 async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Penstock) -> None:

@@ -1,11 +1,14 @@
 """enqueue: nothing → ready or scheduled; the same id or a taken unique key makes no second job."""
 
+from typing import Any
+
 import pytest
 
 from penstock.engine.answers import Placed
 from penstock.engine.engine import PAGE, Engine
+from penstock.engine.keys import KINDS
 from penstock.engine.views import Views
-from tests.conftest import Clock
+from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, dump, enqueue, happened, header_of, listening, new_job, raw
 
 
@@ -216,3 +219,52 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     placed = await engine.enqueue([new_job() for _ in range(PAGE)])
     assert len({one.id for one in placed if one.word == "created"}) == PAGE
     assert len(await happened(engine)) == PAGE
+
+
+# A single job takes a shorter way (lib/single.lua)
+
+
+async def contents(engine: Engine) -> dict[str, Any]:
+    """Everything that is stored, but for the stream, whose ids are of the server's own time."""
+    client = await raw(engine)
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        match (await client.type(engine.keys(kind))).decode():
+            case "hash":
+                found[kind] = await client.hgetall(engine.keys(kind))
+            case "zset":
+                found[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
+    return found
+
+
+async def test_a_single_job_does_what_one_among_others_does(url: str, engine: Engine, clock: Clock) -> None:
+    twin = open_engine(url, namespace(), clock)
+    jobs = [
+        new_job("a"),
+        new_job("b", queue="mail", priority=7, retries=0, keep=5),
+        new_job("c", payload=b"." * 255),
+        new_job("d", payload=b"." * 256),
+        new_job("e", queue="mail", payload=b""),
+    ]
+    try:
+        for one in (engine, twin):
+            worker = await TestWorker(one, "w", queues=("mail",)).register()
+            assert await worker.lease() == []
+        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+            for job in jobs:
+                clock.advance(20_000)
+                (placed,) = await engine.enqueue([job])
+                assert await twin.enqueue([job, job]) == [placed, placed]
+                assert await box.letters() == await other.letters() == (["work"] if job.id == "b" else [])
+                assert await contents(engine) == await contents(twin)
+        assert await happened(engine) == await happened(twin)
+        assert await engine.enqueue([jobs[3]]) == [placed._replace(id="d")]
+        assert await contents(engine) == await contents(twin)
+    finally:
+        await (await raw(twin)).delete(*twin.all_keys())
+        await twin.link.endpoint.aclose()
+
+
+async def test_a_single_job_for_a_queue_with_a_setting_is_counted(engine: Engine) -> None:
+    await engine.cap("default", most=1)
+    assert [(await engine.enqueue([new_job(name)]))[0].word for name in "ab"] == ["created", "full"]

@@ -3,6 +3,7 @@
 A script makes its hundred functions and its tables anew in every call, which takes longer than one job does. Here the
 same files become a library: functions are made once, when it is loaded; every other statement at the beginning of a
 line is run by each call, in its order. So each call begins with fresh values, whatever the one before it left behind.
+A piece may return the answer: then the call ends there.
 A name has the hash of its text in it: versions that share a server do not meet.
 """
 
@@ -84,7 +85,10 @@ def library(
             f"{', '.join(keys)} = unpack(keys)",
             "begins[1]()",
             *checks.each_call,
-            "for i = 2, #begins - 1 do begins[i]() end",
+            "for i = 2, #begins - 1 do",
+            "local answer = begins[i]()",
+            "if answer then return answer end",
+            "end",
             "return begins[#begins]()",
             "end",
             "end)()",

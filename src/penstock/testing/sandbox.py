@@ -281,9 +281,9 @@ class _Sender:
         await self._sandbox.run_inline()
         return placed
 
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[Placed]:
-        async for placed in self._producer.enqueue_many(jobs):
-            yield placed
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
+        async for page in self._producer.enqueue_many(jobs):
+            yield page
         await self._sandbox.run_inline()
 
 

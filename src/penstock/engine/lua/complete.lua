@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads results
 -- kept: as a function
--- include: label header write lanes batches move alike line enter finish create ends settle
+-- include: record mail label header write lanes batches move alike line enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete

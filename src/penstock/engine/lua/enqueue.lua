@@ -1,7 +1,7 @@
 -- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: label header write lanes batches move alike line enter finish create ends room
+-- include: record mail single label header write lanes batches move alike line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
 -- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
 --          sealed | cancelled | ended, its id and nothing
@@ -15,17 +15,14 @@ local function answer(word, id, state)
   answers[n + 1], answers[n + 2], answers[n + 3] = word, id, state
 end
 
--- record(id, label, payload) → what is stored of a job without a header, from its label on. A small payload is part of it.
+-- record(id, mark, payload) → what is stored of a job without a header, from its label on; a large payload goes elsewhere.
 local records, contents, places = pile(2, 'HSET', jobs), pile(1, 'HSET', payloads), pile(4, 'ZADD', ready)
-local function record(id, label, payload)
-  local within = NOWHERE
-  if #payload < 256 then
-    within = string.char(196, #payload) .. payload
-  else
+local function record(id, mark, payload)
+  if #payload >= 256 then
     local n = contents.n
     contents[n + 1], contents[n + 2], contents.n = id, payload, n + 2
   end
-  return label .. struct.pack('>BI8BI8BI4', 207, sequence, 207, now, 206, #payload) .. within
+  return record_of(mark, sequence, payload)
 end
 
 local admitted = {}   -- id → its kind

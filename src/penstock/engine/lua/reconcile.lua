@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
--- include: label header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
+-- include: record mail label header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried

@@ -1,7 +1,7 @@
 -- resume: a paused queue goes on, and its sleeping workers are told.
 -- flags: allow-oom
 -- keys: queues
--- include: label header write lanes batches move line enter finish
+-- include: record mail label header write lanes batches move line enter finish
 -- args: queue
 -- returns: ok | open (it was not paused)
 -- event: resume

@@ -1,8 +1,6 @@
 -- The end of a script: lanes show their next jobs, everything is written, and those concerned are told.
 -- keys: queues
 
-local function mail(to, text) return call('SPUBLISH', prefix .. to, text) end
-
 -- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
 local function tell_ended()
   if #ended == 0 or call('HLEN', waiting) <= 1 then return end
@@ -14,19 +12,6 @@ local function tell_ended()
     if clients then call('HDEL', waiting, ended[i]) end
   end
   for client, text in pairs(letters) do mail('to:' .. client, text) end
-end
-
--- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
--- did not hear it asks again by itself; one that nobody listens for any more is passed over.
-local function wake(queue, n)
-  for _, name in ipairs({ queue, '*' }) do
-    local asleep = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
-    for _, member in ipairs(asleep) do
-      if n <= 0 then return end
-      call('ZREM', idle, member)
-      if mail('to:' .. string.sub(member, #name + 2), 'work') > 0 then n = n - 1 end
-    end
-  end
 end
 
 local function tell()

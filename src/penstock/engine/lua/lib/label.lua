@@ -53,9 +53,6 @@ local function is_inside(raw, at)
   if mark == 192 and #raw == at + 1 then return false end
 end
 
--- rank_of(priority, number) → a place in line as text, to be sorted by.
-local function rank_of(priority, number) return string.format('%02d%014d', priority, number) end
-
 local function listed(_, ...) return { ... } end
 
 -- header_of(kind, spec) → a header for one of them, which has this lane or none; an error if that has no name.

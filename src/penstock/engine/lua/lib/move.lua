@@ -1,5 +1,5 @@
 -- The transition: a job goes from one state to another, and everything that follows from it.
--- keys: meta timers unique cancels counts stats events idle waiting deaths
+-- keys: meta timers unique cancels counts stats events waiting deaths
 
 local deltas = {}        -- queue → state → change of its count
 local sums = {}          -- queue → verb → jobs, measure → milliseconds, or measure and range → jobs
@@ -9,7 +9,6 @@ local arrivals = {}      -- queue → how many became ready
 local ceased = {}        -- queue → how many no longer run, which matters where it has a limit
 local ended = {}         -- ids of jobs that finished
 local sequence           -- the last place in line that was given out
-local prefix = string.sub(meta, 1, -5)
 
 local function tally(sheet, queue, name, change)
   local row = sheet[queue]

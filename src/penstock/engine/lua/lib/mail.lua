@@ -1,0 +1,17 @@
+-- Mail: who is concerned is told, by sharded pub/sub.
+-- keys: idle
+
+local function mail(to, text) return call('SPUBLISH', string.sub(meta, 1, -5) .. to, text) end
+
+-- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
+-- did not hear it asks again by itself; one that nobody listens for any more is passed over.
+local function wake(queue, n)
+  for _, name in ipairs({ queue, '*' }) do
+    local asleep = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
+    for _, member in ipairs(asleep) do
+      if n <= 0 then return end
+      call('ZREM', idle, member)
+      if mail('to:' .. string.sub(member, #name + 2), 'work') > 0 then n = n - 1 end
+    end
+  end
+end

@@ -1,0 +1,11 @@
+-- What a job without a header is stored as (lib/label.lua), and its place in line.
+
+-- record_of(mark, number, payload) → what is stored from its label, and its lane if it has one, on: its place, time, size, and its
+-- payload if that is small.
+local function record_of(mark, number, payload)
+  local within = #payload < 256 and string.char(196, #payload) .. payload or NOWHERE
+  return mark .. struct.pack('>BI8BI8BI4', 207, number, 207, now, 206, #payload) .. within
+end
+
+-- rank_of(priority, number) → a place in line as text, to be sorted by.
+local function rank_of(priority, number) return string.format('%02d%014d', priority, number) end
