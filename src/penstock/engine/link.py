@@ -158,6 +158,8 @@ class Link:
 
     def _lacks_something(self, answers: list[Any]) -> bool:
         """Was anything called that the server does not have? It may have no functions, or none for this user."""
+        if not any(isinstance(answer, Exception) for answer in answers):
+            return False
         if any(map(forbids_functions, answers)):
             self._functions = False
             return True

@@ -61,6 +61,9 @@ class Endpoint:
 
     async def client(self) -> redis.asyncio.Redis:
         """Give this loop's client of the server, which has been found and verified."""
+        current = self._asyncs.get(asyncio.get_running_loop())
+        if current is not None and current.node is self._search.found:
+            return current.client
         while True:
             search = self._search.join()
             node = await result(search)
@@ -70,6 +73,9 @@ class Endpoint:
 
     def client_sync(self) -> redis.Redis:
         """Give this process' blocking client of the server, which has been found and verified."""
+        current = self._sync
+        if current is not None and current.node is self._search.found:
+            return current.client
         node = result_sync(self._search.join())
         with self._lock:
             if self._sync is None or self._sync.node != node:

@@ -19,12 +19,17 @@ class Search:
         self._locate = locate
         self._lock = threading.Lock()
         self._current: Future[Node] | None = None
+        self.found: Node | None = None  #: the same object as long as it is the same server; none while that is open
+        self._last: Node | None = None
 
     def join(self) -> Future[Node]:
         """Give the search that runs or has succeeded; start one if there is none."""
         with self._lock:
             if self._current is None or _failed(self._current):
                 self._current = self._start()
+            elif self._current.done():
+                node = self._current.result()
+                self._last = self.found = self._last if node == self._last else node
             return self._current
 
     def is_current(self, search: Future[Node]) -> bool:
@@ -34,7 +39,7 @@ class Search:
         """Forget what was found. A search that still runs is as good as a new one."""
         with self._lock:
             if self._current is not None and self._current.done():
-                self._current = None
+                self._current = self.found = None
 
     def _start(self) -> Future[Node]:
         # Not in the loop's own executor: users' blocking calls may fill that, and its shutdown would wait for us.
