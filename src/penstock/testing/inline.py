@@ -30,6 +30,7 @@ from penstock.worker.outcome import Again, Dead, Done, Outcome, Raised, describe
 from penstock.worker.processes import Processes
 from penstock.worker.run import Runner, Running, policy_of
 from penstock.worker.settle import Settled, settle
+from penstock.worker.threads import Threads
 from penstock.worker.unknown import Unknown
 
 T = TypeVar("T")
@@ -85,7 +86,8 @@ class Inline:
         stack.push_async_callback(processes.close)
         lifespan = self._program.lifespan
         state = await stack.enter_async_context(lifespan()) if lifespan else None
-        threads = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="penstock"))
+        threads = Threads(1)
+        stack.callback(threads.close)
         return Runner(self._program, self._engine, threads, processes, Unknown(self._program.hub().views), state)
 
     # In blocking code

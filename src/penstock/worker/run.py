@@ -5,7 +5,6 @@ import contextvars
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from penstock.times import show
 from penstock.worker.notes import Notes
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.processes import Processes
+from penstock.worker.threads import Threads, Work
 from penstock.worker.unknown import Unknown
 
 log = logging.getLogger("penstock.worker")
@@ -60,7 +60,7 @@ class Runner:
         self,
         program: Program,
         engine: Engine,
-        threads: ThreadPoolExecutor,
+        threads: Threads,
         processes: Processes,
         unknown: Unknown,
         state: Any,
@@ -211,21 +211,20 @@ def _at_once(function: Callable[..., Any]) -> Plan:
     return call
 
 
-def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor, stuck: Callable[[JobContext], None]) -> Plan:
+def _in_thread(function: Callable[..., Any], threads: Threads, stuck: Callable[[JobContext], None]) -> Plan:
     async def call(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        work = partial(contextvars.copy_context().run, _caught, function, args, kwargs)
-        loop, started = asyncio.get_running_loop(), time.monotonic()
-        future = loop.run_in_executor(threads, work)
+        work = threads.run(partial(contextvars.copy_context().run, _caught, function, args, kwargs))
+        started = time.monotonic()
         try:
-            value, error = await asyncio.shield(future)
+            value, error = await work.result()
         except asyncio.CancelledError:
             # A thread cannot be stopped. It is asked to (`current_job().cancelling`), and waited for, because it still
             # runs: its slot and its place must not be given to another.
             late = not context.cancelling and not context.shutting_down
             context.cancelling = True
-            alarm = loop.call_later(OVERRUN, stuck, context) if late else None
+            alarm = asyncio.get_running_loop().call_later(OVERRUN, stuck, context) if late else None
             try:
-                value, error = await _patiently(future)
+                await _patiently(work)
             finally:
                 if alarm is not None:
                     alarm.cancel()
@@ -240,13 +239,13 @@ def _in_thread(function: Callable[..., Any], threads: ThreadPoolExecutor, stuck:
     return call
 
 
-async def _patiently(future: "asyncio.Future[Any]") -> Any:
+async def _patiently(work: Work[Any]) -> None:
     while True:
         try:
-            return await asyncio.shield(future)
+            await work.result()
         except asyncio.CancelledError:
-            if future.cancelled():
-                raise
+            continue
+        return
 
 
 def _caught(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:

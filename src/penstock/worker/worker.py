@@ -11,7 +11,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +32,7 @@ from penstock.worker.outcome import Outcome
 from penstock.worker.processes import Processes
 from penstock.worker.run import Runner
 from penstock.worker.settle import Settled
+from penstock.worker.threads import Threads
 from penstock.worker.unknown import Unknown
 
 log = logging.getLogger("penstock.worker")
@@ -110,8 +110,8 @@ class Worker:
         self._processes = Processes(self._concurrency)
         stack.push_async_callback(self._processes.close)
         state = await stack.enter_async_context(self._program.lifespan()) if self._program.lifespan else None
-        threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="penstock")
-        stack.callback(threads.shutdown, wait=False)
+        threads = Threads(self._concurrency)
+        stack.callback(threads.close)
         self._keep = self._keeper or self._own_keeper()
         unknown = Unknown(hub.views)
         runner = Runner(self._program, self._engine, threads, self._processes, unknown, state, self._keep.notes)
