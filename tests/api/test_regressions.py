@@ -32,7 +32,8 @@ from penstock import (
     Unavailable,
 )
 from penstock.engine.answers import Leased
-from penstock.job import Header, read_header
+from penstock.job import Header
+from penstock.stored import read_header
 from penstock.worker.fetch import Fetcher
 from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace

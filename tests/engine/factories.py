@@ -11,8 +11,9 @@ from penstock.batch_state import BatchSpec, BatchState, BatchStatus, Ending, rea
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine, NewBatch, NewJob
 from penstock.engine.views import Views
-from penstock.job import Header, read_payload
+from penstock.job import Header
 from penstock.schedule import Spec, Standing, first, plan, unpack_standing
+from penstock.stored import read_payload
 from tests.conftest import Clock
 
 LIFE = 10_000

@@ -20,7 +20,8 @@ from penstock.batch_state import pack_spec, read_state, read_status
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mend import reconcile
-from penstock.job import Attempt, Header, read_header
+from penstock.job import Attempt, Header
+from penstock.stored import read_header
 from tests.engine.factories import all_payloads, new_batch, new_job
 from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.engine.model import WAITING, Model, ask

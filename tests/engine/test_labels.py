@@ -14,7 +14,7 @@ from penstock.engine.listing import Filter, Listing
 from penstock.engine.mend import reconcile
 from penstock.engine.sums import Sums
 from penstock.engine.views import Views
-from penstock.job import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, Begun, read_header
+from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, Begun, read_header
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
     LIFE,

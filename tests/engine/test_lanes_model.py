@@ -16,7 +16,8 @@ from penstock.engine.audit_lanes import Spec, holds, specs_of
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.mend import reconcile
-from penstock.job import Header, read_header
+from penstock.job import Header
+from penstock.stored import read_header
 from tests.engine.factories import lane, new_job
 from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.servers import Server

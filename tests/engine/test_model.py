@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.engine.audit import place
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.job import Attempt, read_header
+from penstock.job import Attempt
 from penstock.schedule import Spec, first, plan, unpack, unpack_standing
+from penstock.stored import read_header
 from tests.engine.factories import LIFE, all_payloads, new_job, new_spec
 from tests.engine.machines import START, Steps, World, one_of, run, world_at
 from tests.engine.model import SETTLES, WAITING, Model, ask

@@ -8,7 +8,8 @@ from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
-from penstock.job import BEGUN, DONE, PLAIN, Header, pack, read_header
+from penstock.job import Header
+from penstock.stored import BEGUN, DONE, PLAIN, pack, read_header
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, happened, header_of, new_job, raw, spoil, states
 

@@ -247,7 +247,7 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     from msgspec.structs import replace
 
     from penstock.engine.answers import Lease
-    from penstock.job import Running
+    from penstock.stored import Running
 
     def lease(reason: str, now: int) -> Lease:
         ready = replace(record.header, task="newer", reason=reason)

@@ -7,8 +7,9 @@ import msgspec
 
 from penstock.batch_state import BatchStatus, read_status
 from penstock.errors import QueueFull
-from penstock.job import Attempt, Begun, BegunLaned, Header, Running, read_header, read_running
+from penstock.job import Attempt, Header
 from penstock.schedule import Spec, Standing, unpack, unpack_standing
+from penstock.stored import Begun, BegunLaned, Running, read_header, read_running
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 

@@ -14,8 +14,9 @@ from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR
-from penstock.job import FINISHED, WAITING, Header, read_header, read_payload
+from penstock.job import FINISHED, WAITING, Header
 from penstock.schedule import unpack, unpack_standing
+from penstock.stored import read_header, read_payload
 
 _PAGE = 500
 _KEPT = ("missing", "kept", "kept twice")

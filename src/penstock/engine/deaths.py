@@ -10,7 +10,8 @@ import msgspec
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.listing import Filter, Listing
-from penstock.job import Attempt, read_header
+from penstock.job import Attempt
+from penstock.stored import read_header
 
 _AFTER: Final = chr(ord(SEPARATOR) + 1)
 MOST: Final = 1000  #: groups in one answer

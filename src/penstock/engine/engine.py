@@ -17,10 +17,11 @@ from penstock.engine.keys import KINDS, SEPARATOR, Keys
 from penstock.engine.link import Call, Link
 from penstock.engine.trip import Argument
 from penstock.fingerprint import fingerprint
-from penstock.job import Header, pack
+from penstock.job import Header
 from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
+from penstock.stored import pack
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer

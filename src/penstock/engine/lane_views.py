@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.link import Link
-from penstock.job import read_header
+from penstock.stored import read_header
 
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 _HOLDERS = 100

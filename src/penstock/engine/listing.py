@@ -15,7 +15,8 @@ from penstock.codec import tags_of
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.errors import BadOption
-from penstock.job import Attempt, Header, read_header, read_payload
+from penstock.job import Attempt, Header
+from penstock.stored import read_header, read_payload
 
 LOOKS: Final = 500  #: index entries that one page looks at
 _DEEP: Final = 100  #: of which contents are read, too

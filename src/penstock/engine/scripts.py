@@ -23,7 +23,8 @@ import msgspec
 from penstock.batch_state import BatchState
 from penstock.engine.functions import library, words_of
 from penstock.exposition import RANGES
-from penstock.job import BEGUN, BEGUN_LANED, DELAY_BELOW, DONE, LANED, PLAIN, RUNNING, Header
+from penstock.job import DELAY_BELOW, Header
+from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING
 
 SCHEMA: Final = "1"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.link import Link
-from penstock.job import read_header
+from penstock.stored import read_header
 
 _LINES: Final = 10  #: priorities of a queue whose first jobs are looked at
 

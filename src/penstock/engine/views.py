@@ -16,8 +16,9 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
-from penstock.job import Attempt, Header, read_header, read_payload
+from penstock.job import Attempt, Header
 from penstock.schedule import Spec, Standing
+from penstock.stored import read_header, read_payload
 
 _MOST = re.compile(r"max=(\d+)\.")
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode

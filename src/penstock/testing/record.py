@@ -12,7 +12,8 @@ from penstock.codec import Envelope, decode_any, open_envelope
 from penstock.engine.answers import read_leased, read_placed
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import BadArguments
-from penstock.job import DELAY_BELOW, Header, read_new
+from penstock.job import DELAY_BELOW, Header
+from penstock.stored import read_new
 from penstock.task import Call, Task
 from penstock.times import show
 

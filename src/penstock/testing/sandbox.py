@@ -13,9 +13,9 @@ from penstock.engine.engine import Engine, NewJob
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import PenstockError
 from penstock.hub import Hub
-from penstock.job import read_header, read_payload
 from penstock.producer import Producer
 from penstock.schedule import Spec, first
+from penstock.stored import read_header, read_payload
 from penstock.task import Call, Task
 from penstock.testing.clock import Clock
 from penstock.testing.due import MOVED, NEVER, Due

@@ -25,8 +25,8 @@ from penstock.codec import encode_result, open_envelope
 from penstock.context import JobContext, enter
 from penstock.engine.answers import Lease
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
-from penstock.job import read_running
 from penstock.steer import Bury, Retry, Snooze
+from penstock.stored import read_running
 from penstock.task import Task
 from penstock.worker.outcome import Raised, describe, names_of
 from penstock.worker.tether import tie_to_parent

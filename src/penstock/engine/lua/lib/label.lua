@@ -1,6 +1,6 @@
 -- Labels: most jobs have no header. One without a unique key, an expiry, a due time or an id of somebody's choice, which asks
 -- for no lane or for one that is only limited, is stored as what it has in common with others, its label, and what it has not:
--- its lane if there is one, place, time, size and payload (job.Plain). Enqueue, lease and complete, which every job goes
+-- its lane if there is one, place, time, size and payload (stored.Plain). Enqueue, lease and complete, which every job goes
 -- through, put something in front:
 --   nothing: it is ready, without a lane
 --   LANED, 0 or 1, since, place: its lane holds it, or shows it
