@@ -88,6 +88,12 @@ async def before_enqueue(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_enqueue_single(engine: Engine, clock: Clock) -> Call[Any]:
+    await (await TestWorker(engine, "sleeper").register()).lease()
+    return engine.enqueue([new_job("a", payload=b"." * 300)])
+
+
+@scenario
 async def before_promote(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a", due=1_000, expires=90_000), new_job("b", due=2_000, queue="other"))
     await enqueue(engine, *(new_job(f"locked{i}", due=1_000, lanes=["lock:t", RATED]) for i in range(2)))
@@ -416,11 +422,11 @@ async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert set(SCENARIOS) == set(load())
+    assert set(SCENARIOS) == {*load(), "enqueue_single"}
 
 
 #: The scripts are the same on a cluster: there, others than these take their turn in the long run.
-ON_CLUSTER = {"enqueue", "lease", "complete", "reap", "cancel", "tick", "seal_batch"}
+ON_CLUSTER = {"enqueue", "enqueue_single", "lease", "complete", "reap", "cancel", "tick", "seal_batch"}
 CASES = [
     pytest.param(where, verb, marks=pytest.mark.long if where == "cluster" and verb not in ON_CLUSTER else ())
     for where in ("single", "cluster")

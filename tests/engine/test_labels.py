@@ -198,15 +198,12 @@ class Twins:
         jobs = []
         for _ in range(self.draw.randint(1, 12)):
             self.made += 1
-            # One queue per lane: which of several is shown first is nobody's business.
-            fields: dict[str, Any] = {"priority": self.draw.choice((50, 50, 50, 10)), "queue": "x"}
+            fields: dict[str, Any] = {"priority": self.draw.choice((50, 50, 50, 10)), "queue": self.draw.choice("xxy")}
             chosen = self.draw.random()
             if chosen < 0.6:
                 fields["lanes"] = list(self.draw.choice(LANES))
             elif chosen < 0.8:
                 fields["batch"] = self.draw.choice(("b1", "b2", "unknown"))
-            else:
-                fields["queue"] = self.draw.choice("xy")
             payload = b"p" * self.draw.choice((0, 9, 255, 256, 900))
             jobs.append(new_job(f"j{self.made}", payload=payload, keep=self.draw.choice((0, 5_000)), **fields))
         answers = [await self.engines[n].enqueue(_as(jobs, header=bool(n))) for n in range(2)]

@@ -348,6 +348,14 @@ local function next_of(lane, queue, most, turn)
   return chosen
 end
 
+-- queues_of(lane) → the queues whose jobs it shows or holds, by name.
+local function queues_of(lane)
+  local names = {}
+  for queue in pairs(lane.lines) do names[#names + 1] = queue end
+  if names[2] then table.sort(names) end
+  return names
+end
+
 -- opens(lane, at): it is looked at again then.
 local function opens(lane, at)
   lane.opening = math.min(lane.opening or at, at)

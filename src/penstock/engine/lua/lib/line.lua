@@ -105,8 +105,8 @@ local function next_ones(names)
   local found, ids = {}, {}
   for _, name in ipairs(names) do
     local lane = lane_named(name)
-    for queue, row in pairs(lane.lines) do
-      local members, tokens = {}, nil
+    for _, queue in ipairs(queues_of(lane)) do
+      local row, members, tokens = lane.lines[queue], {}, nil
       if #found < MOST_SHOWN then
         members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
       elseif row.waiting > 0 and #row.shown == 0 and room(lane, row) > 0 then
