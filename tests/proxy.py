@@ -16,6 +16,8 @@ class Proxy:
         self.target = port
         self.lost = 0
         self.mute = False  #: letters do not arrive
+        self._hangs = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
         self._flows = {"requests": threading.Event(), "replies": threading.Event()}
@@ -45,8 +47,13 @@ class Proxy:
         for flow in self._flows.values():
             flow.set()
 
+    def hang(self) -> None:
+        """Pass nothing on any more of the connection that is the next to ask for something, nor close it."""
+        self._hangs = True
+
     def close(self) -> None:
         self.flow()
+        self._closed.set()
         _cut(self._listener)
         for one in list(self._sockets):
             _cut(one)
@@ -72,6 +79,9 @@ class Proxy:
         for chunk, parts in _read(near):
             asked.extend(part[0].decode().upper().replace("FCALL", "EVALSHA") for part in parts)
             self._flows["requests"].wait()
+            if self._hangs:
+                self._hangs = False
+                self._closed.wait()
             with contextlib.suppress(OSError):
                 far.sendall(chunk)
         _cut(near, far)

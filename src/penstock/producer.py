@@ -1,4 +1,4 @@
-"""Sending jobs: what is enqueued at the same moment travels together."""
+"""Sending jobs: what is enqueued while a call is on its way travels together with the next, in its order."""
 
 import asyncio
 from collections import deque
@@ -13,8 +13,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BYTES: Final = 4 * 2**20  #: of payload in one call
-IN_FLIGHT: Final = 4  #: calls on their way at once
-SPLIT: Final = 16  #: jobs of one moment that go in two calls: while the server has one half, the other is got ready
+SPLIT: Final = 16  #: jobs of one moment that go in two calls
+PATIENCE: Final = 0.5  #: seconds that a call keeps the next ones waiting: its connection may be dead
+IN_FLIGHT: Final = 4  #: calls on their way at once, at most
 WAITING: Final = 10_000  #: jobs that wait to be sent; who comes then waits for room
 
 
@@ -37,14 +38,19 @@ class Producer:
         return await line.enqueue(job)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
-        """Send any number of jobs, a page per call, two calls at a time; what became of them, page by page in order."""
+        """Send any number of jobs, a page per call; what became of them, page by page.
+
+        While the server has one page the next is got ready. It is sent after that one was answered: so they stay in
+        their order, also in an ordered lane.
+        """
         ahead: asyncio.Task[list[Placed]] | None = None
         try:
             async for page in pages(jobs):
-                task = asyncio.ensure_future(self._page(page))
-                before, ahead = ahead, task
+                before = await ahead if ahead is not None else None
+                ahead = asyncio.ensure_future(self._page(page))
+                await asyncio.sleep(0)  # now it is on its way
                 if before is not None:
-                    yield await before
+                    yield before
             if ahead is not None:
                 yield await ahead
         finally:
@@ -57,15 +63,19 @@ class Producer:
 
 
 class _Line:
-    """Jobs of one event loop that wait to be sent."""
+    """Jobs of one event loop that wait to be sent.
+
+    One call is on its way at a time: so they arrive in their order, and what waits meanwhile travels together.
+    """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self._engine = engine
         self._loop = loop
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
+        self._calls = 0  #: on their way; nothing waits while there is none
+        self._last = 1  #: jobs in the call before
         self._sending: set[asyncio.Task[None]] = set()
-        self._scheduled = False
-        self._alone = False  #: does one caller send its job by itself? A task for it would take more turns of the loop
+        self._patience: asyncio.TimerHandle | None = None
         self._room: deque[asyncio.Future[None]] = deque()  #: those who wait until fewer jobs wait to be sent
         self._deadline = deadline
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
@@ -75,24 +85,22 @@ class _Line:
         until = self._loop.time() + self._deadline
         while len(self._waiting) >= WAITING:
             await self._wait_for_room(until)
-        if not (self._waiting or self._sending or self._scheduled or self._alone):
-            self._alone = True
-            try:
-                await asyncio.sleep(0)  # until the end of the tick: is it still alone?
-                if not self._waiting:
-                    return checked((await self._engine.enqueue([job]))[0], job.header.queue)
-            finally:
-                self._alone = False
-            return await self._enqueue_with_others(job, until, first=True)
-        return await self._enqueue_with_others(job, until)
-
-    async def _enqueue_with_others(self, job: NewJob, until: float, *, first: bool = False) -> Placed:
+        if not self._calls:
+            return await self._send_alone(job)
         answer: asyncio.Future[Placed] = self._loop.create_future()
-        self._waiting.insert(0 if first else len(self._waiting), (job, answer))
-        self._due.insert(0 if first else len(self._due), (until, answer))
+        self._waiting.append((job, answer))
+        self._due.append((until, answer))
         self._set_alarm()
-        self._schedule()
+        self._be_patient()
         return await answer
+
+    async def _send_alone(self, job: NewJob) -> Placed:
+        """By the caller itself: a task for it would take more turns of the loop."""
+        self._calls, self._last = self._calls + 1, 1
+        try:
+            return checked((await self._engine.enqueue([job]))[0], job.header.queue)
+        finally:
+            self._ended()
 
     async def _wait_for_room(self, until: float) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -132,33 +140,53 @@ class _Line:
             "sending again with the same id is safe"
         )
 
-    def _schedule(self) -> None:
-        # At the end of the tick, so that everything enqueued in it goes along.
-        if not self._scheduled and len(self._sending) < IN_FLIGHT:
-            self._scheduled = True
-            self._loop.call_soon(self._start)
+    def _ended(self) -> None:
+        """A call has: what waits is next."""
+        self._calls -= 1
+        if not self._calls:
+            self._start()
 
     def _start(self) -> None:
-        self._scheduled = False
         self._forget_cancelled()
-        if not self._waiting:
+        if not self._waiting or self._loop.is_closed():
             return
         page: list[NewJob] = []
-        size, most = 0, len(self._waiting)
-        if most >= SPLIT and not self._sending:
-            most = -(-most // 2)
-        for job, _ in self._waiting[: min(most, PAGE)]:
+        size = 0
+        for job, _ in self._waiting[: self._most()]:
             size += len(job.payload)
             if page and size > BYTES:
                 break
             page.append(job)
         answers = [answer for _, answer in self._waiting[: len(page)]]
         del self._waiting[: len(page)]
+        self._calls, self._last = self._calls + 1, len(page)
         task = self._loop.create_task(self._send(page, answers))
         self._sending.add(task)
         task.add_done_callback(self._sent)
-        if self._waiting:
-            self._schedule()
+        self._make_room()
+        self._be_patient(anew=True)
+
+    def _be_patient(self, *, anew: bool = False) -> None:
+        """Wait for the call on its way, but not for ever: those that wait then go by another connection."""
+        if anew and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._waiting and self._patience is None:
+            self._patience = self._loop.call_later(PATIENCE, self._overtake)
+
+    def _overtake(self) -> None:
+        self._patience = None
+        if self._calls < IN_FLIGHT:
+            self._start()
+        self._be_patient()
+
+    def _most(self) -> int:
+        """Those that all wait for the same answer send their next jobs at the same moment.
+
+        Half of these go first: while the server has them, the other half gets its jobs ready, from then on in turns.
+        """
+        waiting = len(self._waiting)
+        return min(PAGE, -(-waiting // 2) if waiting >= SPLIT and waiting > 2 * self._last else waiting)
 
     def _forget_cancelled(self) -> None:
         """Those in front whose callers are gone. When the loop ends all of them are: no task would be waited for."""
@@ -171,10 +199,8 @@ class _Line:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._make_room()
+        self._ended()
         self._set_alarm()
-        if self._waiting:
-            self._schedule()
 
     async def _send(self, page: list[NewJob], answers: "Sequence[asyncio.Future[Placed]]") -> None:
         try:

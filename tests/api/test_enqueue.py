@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from penstock import BadArguments, Call, Job, JobNotFound, Penstock, Unavailable
+from penstock import BadArguments, Call, Job, JobNotFound, Lane, Penstock, Unavailable
 from penstock.engine.engine import PAGE
 from penstock.producer import SPLIT
 from tests.api.looks import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
+from tests.proxy import proxied
 from tests.servers import Server, running
 
 # One job
@@ -380,10 +381,12 @@ async def test_priorities_come_first_and_inside_one_the_order_of_enqueueing(app:
 # What travels together
 
 
-@pytest.mark.parametrize(("number", "calls"), [(SPLIT - 1, 1), (SPLIT, 2), (PAGE, 2)])
-async def test_what_is_enqueued_in_one_tick_travels_together_or_in_two_halves(
+@pytest.mark.parametrize(("number", "calls"), [(1, 1), (SPLIT, 2), (SPLIT + 1, 3), (PAGE, 3)])
+async def test_what_is_enqueued_while_a_call_is_on_its_way_travels_together(
     app: Penstock, number: int, calls: int
 ) -> None:
+    """The first goes by itself; many that wait for the same answer go in two halves."""
+
     @app.task
     async def echo(x: int) -> int:
         return x
@@ -393,6 +396,41 @@ async def test_what_is_enqueued_in_one_tick_travels_together_or_in_two_halves(
     jobs = await asyncio.gather(*map(echo.enqueue, range(number)))
     assert len({job.id for job in jobs}) == number
     assert await stats(app, "fcall") - before == calls
+
+
+@pytest.mark.parametrize("lane", [(), Lane("line", ordered=True)], ids=["plain", "ordered"])
+async def test_jobs_of_one_program_are_in_line_in_the_order_in_which_it_sent_them(app: Penstock, lane: Any) -> None:
+    ran: list[int] = []
+
+    @app.task(lane=lane)
+    async def note(x: int) -> None:
+        ran.append(x)
+
+    await asyncio.gather(*(note.enqueue(number) for number in range(330)))
+    await app.enqueue_many(note.call(number) for number in range(330, 700))
+    await asyncio.gather(*(note.enqueue(number) for number in range(700, 750)), note.enqueue(750))
+    await app.run_until_idle(concurrency=1)
+    assert ran == list(range(751))
+
+
+async def test_a_connection_that_hangs_holds_up_one_call_not_those_behind_it(single: Server) -> None:
+    with proxied(single.port) as proxy:
+        app = Penstock(namespace(), url=proxy.url, deadline="5s")
+
+        @app.task
+        async def echo(x: int) -> int:
+            return x
+
+        async with app:
+            await echo.enqueue(0)
+            proxy.hang()
+            first = asyncio.create_task(echo.enqueue(1))
+            await asyncio.sleep(0)
+            others = await asyncio.gather(*map(echo.enqueue, range(2, 40)))
+            assert len({job.id for job in others}) == 38
+            assert not first.done()
+            with pytest.raises(Unavailable):
+                await first
 
 
 async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Penstock) -> None:

@@ -20,6 +20,8 @@ import redis
 
 from penstock.errors import PenstockError, Unavailable, UnsuitableServer
 from penstock.server.connect import Endpoint
+from penstock.server.nodes import Node
+from penstock.server.search import Search
 from penstock.server.urls import parse
 from tests.proxy import proxied
 from tests.server.fakes import Answer, answering, commands, saying, serving
@@ -435,6 +437,20 @@ def test_a_node_that_does_not_know_its_host_is_where_it_was_asked(host: bytes) -
 
 
 # Forgetting, forking, loops
+
+
+def test_a_server_that_is_found_again_is_the_same_object() -> None:
+    """So that those who have a client of it need not ask the search."""
+    url = parse("redis://127.0.0.1:1")
+    search = Search(lambda: Node(url, ("127.0.0.1", 1), run="first"))
+    found = [search.join().result()]
+    for _ in range(2):
+        search.join()
+        assert search.found is found[0]
+        search.drop()
+        assert search.found is None
+        found.append(search.join().result())
+    assert all(one is found[0] for one in found)
 
 
 async def test_a_hundred_failing_tasks_share_one_search(start_server: StartServer) -> None:

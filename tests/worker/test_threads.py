@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,62 @@ async def test_closed_the_threads_end_once_they_have_nothing_to_do() -> None:
     for thread in ours:
         thread.join(30)
     assert not any(thread.is_alive() for thread in ours)
+
+
+async def test_closed_nothing_more_is_taken_and_it_says_so() -> None:
+    release = threading.Event()
+    threads = Threads(1)
+    work = threads.run(lambda: release.wait(30))
+    threads.close()
+    release.set()
+    assert await work.result()
+    with pytest.raises(RuntimeError, match="has ended"):
+        threads.run(lambda: None)
+
+
+async def test_what_was_given_before_it_was_closed_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Threads._take
+
+    def slowly(self: Threads, turn: threading.Lock, *, came: bool) -> Any:
+        found = real(self, turn, came=came)
+        time.sleep(0.02 if found[0] is None else 0)
+        return found
+
+    monkeypatch.setattr(Threads, "_take", slowly)
+    for _ in range(3):
+        threads = Threads(1)
+        await threads.run(lambda: None).result()
+        await asyncio.sleep(0.005)  # the thread has found nothing, and is not asleep yet
+        work = threads.run(lambda: "done")
+        threads.close()
+        assert await asyncio.wait_for(work.result(), 30) == "done"
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+async def test_where_the_system_gives_no_more_threads_those_there_are_do_it(
+    monkeypatch: pytest.MonkeyPatch, given: int
+) -> None:
+    real = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(self: threading.Thread) -> None:
+        if len(started) >= given:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    threads, made = Threads(MOST), list[int]()
+    try:
+        if not given:
+            with pytest.raises(RuntimeError, match="starts no thread"):
+                threads.run(lambda: made.append(0))
+            monkeypatch.undo()
+        works = [threads.run(partial(made.append, n)) for n in range(1, 200)]
+        await asyncio.wait_for(asyncio.gather(*(work.result() for work in works)), 30)
+        assert sorted(made) == list(range(1, 200))
+    finally:
+        threads.close()
 
 
 def test_a_thread_that_outlives_its_loop_ends_quietly() -> None:

@@ -73,13 +73,9 @@ async def _store_many(ask: Ask, frame: Frame) -> Response:
 
 
 async def _send(program: Program, jobs: list[NewJob]) -> list[Stored]:
-    """Pages travel side by side; one that is refused for want of room keeps none of the others back."""
+    """Page after page, so that they stay in their order; one that is refused for want of room keeps none back."""
     engine = program.hub().engine
-
-    async def send(page: list[NewJob]) -> list[Stored]:
-        return await engine.enqueue(page)
-
-    return [one for page in await asyncio.gather(*map(send, pages_sync(jobs))) for one in page]
+    return [one for page in pages_sync(jobs) for one in await engine.enqueue(page)]
 
 
 def _check_batch(stored: list[Stored], frame: Frame) -> None:

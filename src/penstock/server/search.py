@@ -28,8 +28,7 @@ class Search:
             if self._current is None or _failed(self._current):
                 self._current = self._start()
             elif self._current.done():
-                node = self._current.result()
-                self._last = self.found = self._last if node == self._last else node
+                self.found = self._current.result()
             return self._current
 
     def is_current(self, search: Future[Node]) -> bool:
@@ -50,9 +49,14 @@ class Search:
 
     def _run(self, search: Future[Node]) -> None:
         try:
-            search.set_result(self._locate())
+            search.set_result(self._known(self._locate()))
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
             search.set_exception(error)
+
+    def _known(self, node: Node) -> Node:
+        with self._lock:
+            self._last = self._last if node == self._last else node
+            return self._last
 
 
 async def result(search: Future[Node]) -> Node:

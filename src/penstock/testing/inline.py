@@ -87,7 +87,7 @@ class Inline:
         lifespan = self._program.lifespan
         state = await stack.enter_async_context(lifespan()) if lifespan else None
         threads = Threads(1)
-        stack.callback(threads.close)
+        stack.callback(threads.close, wait=True)
         return Runner(self._program, self._engine, threads, processes, Unknown(self._program.hub().views), state)
 
     # In blocking code

@@ -49,64 +49,80 @@ class Threads:
         self._lock = threading.Lock()
         self._waiting: deque[Work[Any]] = deque()
         self._idle: list[threading.Lock] = []  #: each idle thread waits until its own is released
-        self._started = 0
+        self._threads: list[threading.Thread] = []
         self._is_one_coming = False
         self._closed = False
         self._ended: deque[tuple[Work[Any], Any]] = deque()
         self._is_told = False  #: will the loop look at what ended?
 
     def run(self, call: Callable[[], T]) -> Work[T]:
-        """Have a thread call this, which must not raise."""
+        """Have a thread call this, which must not raise; a RuntimeError if there is none and none can be started."""
         work = Work(call)
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the worker has ended: nothing more runs in its threads")
             self._waiting.append(work)
             self._wake()
+            if not self._threads:
+                self._waiting.remove(work)
+                raise RuntimeError("the system starts no thread")
         return work
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """Threads end when they have nothing to do."""
         with self._lock:
             self._closed = True
             for turn in self._idle:
                 turn.release()
             self._idle.clear()
+        if wait:
+            for thread in self._threads:
+                thread.join()
 
     def _wake(self) -> None:
         if self._is_one_coming or not self._waiting:
             return
         if self._idle:
             self._idle.pop().release()
-        elif self._started < self._most:
-            threading.Thread(target=self._serve, name=f"penstock_{self._started}", daemon=True).start()
-            self._started += 1
-        else:
+        elif len(self._threads) == self._most or not self._add_thread():
             return
         self._is_one_coming = True
+
+    def _add_thread(self) -> bool:
+        thread = threading.Thread(target=self._serve, name=f"penstock_{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more: those that are there go on
+            return False
+        self._threads.append(thread)
+        return True
 
     def _serve(self) -> None:
         turn, came = threading.Lock(), True
         turn.acquire()
         while True:
-            work = self._take(turn, came=came)
+            work, closed = self._take(turn, came=came)
             if work is not None:
                 came = False
                 self._end(work, work.call())
-            elif self._closed:
+            elif closed:
                 return
             else:
                 turn.acquire()
                 came = True
 
-    def _take(self, turn: threading.Lock, *, came: bool) -> Work[Any] | None:
+    def _take(self, turn: threading.Lock, *, came: bool) -> tuple[Work[Any] | None, bool]:
+        """What is next, and whether there will be nothing any more."""
         with self._lock:
             if came:
                 self._is_one_coming = False
             if self._waiting:
                 work = self._waiting.popleft()
                 self._wake()
-                return work
-            self._idle.append(turn)
-            return None
+                return work, False
+            if not self._closed:
+                self._idle.append(turn)
+            return None, self._closed
 
     def _end(self, work: Work[T], result: T) -> None:
         self._ended.append((work, result))
