@@ -72,7 +72,7 @@ class _Line:
         self._engine = engine
         self._loop = loop
         self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
-        self._calls = 0  #: on their way; nothing waits while there is none
+        self._call: object = None  #: the one on its way that the next ones wait for; nothing waits while there is none
         self._last = 1  #: jobs in the call before
         self._sending: set[asyncio.Task[None]] = set()
         self._patience: asyncio.TimerHandle | None = None
@@ -85,7 +85,7 @@ class _Line:
         until = self._loop.time() + self._deadline
         while len(self._waiting) >= WAITING:
             await self._wait_for_room(until)
-        if not self._calls:
+        if self._call is None:
             return await self._send_alone(job)
         answer: asyncio.Future[Placed] = self._loop.create_future()
         self._waiting.append((job, answer))
@@ -96,11 +96,12 @@ class _Line:
 
     async def _send_alone(self, job: NewJob) -> Placed:
         """By the caller itself: a task for it would take more turns of the loop."""
-        self._calls, self._last = self._calls + 1, 1
+        call = self._call = object()
+        self._last = 1
         try:
             return checked((await self._engine.enqueue([job]))[0], job.header.queue)
         finally:
-            self._ended()
+            self._ended(call)
 
     async def _wait_for_room(self, until: float) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -140,10 +141,10 @@ class _Line:
             "sending again with the same id is safe"
         )
 
-    def _ended(self) -> None:
-        """A call has: what waits is next."""
-        self._calls -= 1
-        if not self._calls:
+    def _ended(self, call: object) -> None:
+        """Of a call that was not overtaken: what waits is next."""
+        if self._call is call:
+            self._call = None
             self._start()
 
     def _start(self) -> None:
@@ -159,8 +160,8 @@ class _Line:
             page.append(job)
         answers = [answer for _, answer in self._waiting[: len(page)]]
         del self._waiting[: len(page)]
-        self._calls, self._last = self._calls + 1, len(page)
         task = self._loop.create_task(self._send(page, answers))
+        self._call, self._last = task, len(page)
         self._sending.add(task)
         task.add_done_callback(self._sent)
         self._make_room()
@@ -176,7 +177,8 @@ class _Line:
 
     def _overtake(self) -> None:
         self._patience = None
-        if self._calls < IN_FLIGHT:
+        if len(self._sending) < IN_FLIGHT:
+            self._call = None
             self._start()
         self._be_patient()
 
@@ -199,7 +201,7 @@ class _Line:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._ended()
+        self._ended(task)
         self._set_alarm()
 
     async def _send(self, page: list[NewJob], answers: "Sequence[asyncio.Future[Placed]]") -> None:

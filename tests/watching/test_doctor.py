@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from penstock import Lane, Penstock
+from penstock.engine.audit_lanes import miscounts
 from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
@@ -196,6 +198,24 @@ async def test_a_busy_system_is_healthy(url: str) -> None:
     assert (await examine(app.hub.engine)).healthy
     await (await raw(app.hub.engine)).delete(*app.hub.engine.all_keys())
     await app.aclose()
+
+
+async def test_what_a_lane_counts_is_held_against_its_entries_at_one_moment(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    few = lane("few", 2)
+    await enqueue(engine, *(new_job(f"{queue}{n}", queue=queue, lanes=[few]) for queue in "xy" for n in range(12)))
+    await worker.lease(2)
+    assert not await miscounts(engine, "lane:few")
+    assert not await miscounts(engine, "lane:unknown")
+    client, key = await raw(engine), engine.keys("lanes")
+    use, *rest = msgspec.msgpack.decode(await client.hget(key, "lane:few"))
+    tokens, at, declared, differs, queue, waiting, *others = rest
+    for damaged in ([use + 1, *rest], [use, tokens, at, declared, differs, queue, waiting - 1, *others]):
+        await client.hset(key, "lane:few", msgspec.msgpack.encode(damaged))
+        assert await miscounts(engine, "lane:few")
+        assert wrong(await examine(engine)) != []
+        await fix(engine)
+        assert not await miscounts(engine, "lane:few")
 
 
 async def test_nothing_stored_is_healthy(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.job import WAITING, Header
 
@@ -106,12 +107,12 @@ class LaneCounts:
 
     def _check_lane(self, name: str, lane: Lane) -> Iterator[Found]:
         if lane.use != self._use[name]:
-            yield "lanes", name, f"says {lane.use} in use, counted {self._use[name]}"
+            yield "lane_counts", name, f"says {lane.use} in use, counted {self._use[name]}"
         for queue in self._queues.get(name, set()) | lane.rows.keys():
             row, shown = lane.rows.get(queue, Row(0, 0, frozenset())), self._shown.get((name, queue), {})
             if row.waiting != self._waiting[name, queue]:
                 counted = self._waiting[name, queue]
-                yield "lanes", name, f"says {row.waiting} of {queue!r} wait, counted {counted}"
+                yield "lane_counts", name, f"says {row.waiting} of {queue!r} wait, counted {counted}"
             if row.shown != shown.keys():
                 yield "lanes", name, f"says {sorted(row.shown)} of {queue!r} are shown, found {sorted(shown)}"
             if row.worst < max(shown.values(), default=0):
@@ -124,6 +125,30 @@ class LaneCounts:
             own = (name, queue) in self._own_turn
             if row.waiting and not row.shown and lane.use - own < limit and not opening:
                 yield "lanes", name, f"has room, but none of {row.waiting} jobs of {queue!r} is shown"
+
+
+async def miscounts(engine: Engine, name: str) -> bool:
+    """Whether the lane, read at one moment, says other numbers than its jobs have entries."""
+    lanes, holders, held = map(engine.keys, ("lanes", "holders", "held"))
+
+    async def ask(client: Any) -> bool:
+        raw = await client.hget(lanes, name)
+        queues = list(_lane(name, raw).rows) if raw else []
+        async with client.pipeline(transaction=True) as pipe:
+            pipe.hget(lanes, name)
+            _count(pipe, holders, name)
+            for queue in queues:
+                _count(pipe, held, f"{name}{SEPARATOR}{queue}")
+            raw, use, *waiting = await pipe.execute()
+        lane = _lane(name, raw) if raw else Lane(0, 0, Spec(name), "", {})
+        said = [lane.rows[queue].waiting if queue in lane.rows else 0 for queue in queues]
+        return (lane.use, said) != (use, waiting)
+
+    return await engine.link.ask(ask)
+
+
+def _count(pipe: Any, key: bytes, start: str) -> None:
+    pipe.zlexcount(key, f"[{start}{SEPARATOR}", f"({start} ")
 
 
 def _check_idle(name: bytes, lane: Lane, *, idle: bool, opening: bool) -> Iterator[Found]:
