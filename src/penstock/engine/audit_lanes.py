@@ -116,7 +116,7 @@ class LaneCounts:
             if row.shown != shown.keys():
                 yield "lanes", name, f"says {sorted(row.shown)} of {queue!r} are shown, found {sorted(shown)}"
             if row.worst < max(shown.values(), default=0):
-                yield "lanes", name, f"says that no priority of {queue!r} above {row.worst} is shown"
+                yield "lane_counts", name, f"says that no priority of {queue!r} above {row.worst} is shown"
 
     def _check_open(self, name: str, lane: Lane, by_hand: bytes | None, *, opening: bool) -> Iterator[Found]:
         """A lane with room shows a job of each queue that waits in it, or is looked at again at a set time."""
