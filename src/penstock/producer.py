@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.engine.answers import Placed, checked
 from penstock.engine.engine import PAGE, Engine, NewJob
+from penstock.engine.link import Call
 from penstock.errors import BadArguments, PenstockError, QueueFull, Unavailable
 
 S = TypeVar("S")
@@ -43,23 +44,23 @@ class Producer:
         While the server has one page the next is got ready. It is sent after that one was answered: so they stay in
         their order, also in an ordered lane.
         """
-        ahead: asyncio.Task[list[Placed]] | None = None
+        ahead: asyncio.Task[list[Any]] | None = None
+        sent: tuple[Call[list[Placed]], list[NewJob]] | None = None
         try:
             async for page in pages(jobs):
-                before = await ahead if ahead is not None else None
-                ahead = asyncio.ensure_future(self._page(page))
+                call = self._engine.enqueue(page)
+                answers = await ahead if ahead is not None else []
+                ahead = asyncio.ensure_future(self._engine.link.together(call))
                 await asyncio.sleep(0)  # now it is on its way
+                before, sent = sent, (call, page)
                 if before is not None:
-                    yield before
-            if ahead is not None:
-                yield await ahead
+                    yield _placed(*before, answers)
+            if sent is not None and ahead is not None:
+                yield _placed(*sent, await ahead)
         finally:
             if ahead is not None and not ahead.cancelled():
                 await asyncio.wait([ahead])  # the jobs raised half way: what is on its way still arrives
                 ahead.exception()
-
-    async def _page(self, page: list[NewJob]) -> list[Placed]:
-        return all_checked(await self._engine.enqueue(page), page)
 
 
 class _Line:
@@ -207,6 +208,7 @@ class _Line:
     async def _send(self, page: list[NewJob], answers: "Sequence[asyncio.Future[Placed]]") -> None:
         try:
             placed = await self._engine.enqueue(page)
+            self._ended(asyncio.current_task())  # before those who wait hear of it: the server need not wait for them
         except PenstockError as error:
             _refuse(answers, error)
         except asyncio.CancelledError:
@@ -249,6 +251,10 @@ class _Page:
         self.jobs.append(job)
         self._size += len(job.payload)
         return full
+
+
+def _placed(call: Call[list[Placed]], page: list[NewJob], answers: list[Any]) -> list[Placed]:
+    return all_checked(call.decode(answers[0]), page)
 
 
 def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
