@@ -131,6 +131,7 @@ class Ground:
         for first in range(0, number, 100_000):
             await self.app.enqueue_many(behind.call(i) for i in range(first, min(first + 100_000, number)))
         await asyncio.sleep(2.0)  # until all of it is in the append-only file
+        self._server.settle()
 
     async def check(self) -> None:
         if findings := await audit(self.app.hub.engine):

@@ -75,6 +75,11 @@ class Server:
         """Bytes in use."""
         return int(self._client.info("memory")["used_memory"])
 
+    def settle(self) -> None:
+        """Wait until it does not write its append-only file anew: then each page that it writes to is copied."""
+        while (info := self._client.info("persistence"))["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]:
+            time.sleep(0.5)
+
     def meter(self) -> Meter:
         clients = {
             int(client["id"]): int(client.get("tot-net-in", 0)) + int(client.get("tot-net-out", 0))

@@ -44,12 +44,19 @@ class Meter:
 
 async def best_of_three(engine: Engine, measure: Callable[[Meter], Awaitable[None]]) -> Costs:
     """What others on this machine took from a run does not count."""
-    runs = []
+    (found,) = await in_turns((engine, measure))
+    return found
+
+
+async def in_turns(*sides: tuple[Engine, Callable[[Meter], Awaitable[None]]]) -> list[Costs]:
+    """The same of several on one server, in turns: what others take from this machine they take from all of them."""
+    runs: list[list[Costs]] = [[] for _ in sides]
     for _ in range(3):
-        meter = Meter(await engine.link.endpoint.client())
-        await measure(meter)
-        runs.append(meter.costs)
-    return {verb: min(run[verb] for run in runs) for verb in runs[0]}
+        for (engine, measure), found in zip(sides, runs, strict=True):
+            meter = Meter(await engine.link.endpoint.client())
+            await measure(meter)
+            found.append(meter.costs)
+    return [{verb: min(run[verb] for run in found) for verb in found[0]} for found in runs]
 
 
 async def slow_scripts(engine: Engine, stopwatch: Stopwatch) -> list[str]:

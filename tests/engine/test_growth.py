@@ -8,7 +8,8 @@ import pytest
 
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, best_of_three, grown, slow_each_time
+from tests.conftest import namespace, open_engine
+from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, grown, in_turns, slow_each_time
 from tests.engine.factories import LIFE, TestWorker, call_of, new_job
 from tests.servers import Server
 from tests.stopwatch import Stopwatch
@@ -21,12 +22,12 @@ LANES = 100_000
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_with_a_thousand(
     watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
-    engine = watched_engine
-    worker = await TestWorker(engine).register()
-    await _fill(engine, worker, SMALL)
-    small = await best_of_three(engine, partial(_measure, engine, worker))
-    await _fill(engine, worker, BIG - SMALL)
-    big = await best_of_three(engine, partial(_measure, engine, worker))
+    engine, few = watched_engine, open_engine(watched_server.url, namespace())
+    worker, other = await TestWorker(engine).register(), await TestWorker(few).register()
+    await _fill(few, other, SMALL)
+    await _fill(engine, worker, BIG)
+    small, big = await in_turns((few, partial(_measure, few, other)), (engine, partial(_measure, engine, worker)))
+    await few.link.endpoint.aclose()
 
     async def fill_again() -> None:
         await _fill(engine, await TestWorker(engine).register(), BIG)
@@ -40,12 +41,13 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_wit
 async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_in_100_000_lanes(
     watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch
 ) -> None:
-    engine = watched_engine
-    worker = await TestWorker(engine).register()
-    await _hold(engine, worker, 0, SMALL // 10)
-    small = await best_of_three(engine, partial(_measure_lanes, engine, worker))
-    await _hold(engine, worker, SMALL // 10, LANES)
-    big = await best_of_three(engine, partial(_measure_lanes, engine, worker))
+    engine, few = watched_engine, open_engine(watched_server.url, namespace())
+    worker, other = await TestWorker(engine).register(), await TestWorker(few).register()
+    await _hold(few, other, 0, SMALL // 10)
+    await _hold(engine, worker, 0, LANES)
+    sides = (few, partial(_measure_lanes, few, other)), (engine, partial(_measure_lanes, engine, worker))
+    small, big = await in_turns(*sides)
+    await few.link.endpoint.aclose()
 
     async def hold_again() -> None:
         await _hold(engine, await TestWorker(engine).register(), 0, LANES)
