@@ -77,7 +77,10 @@ class Server:
 
     def settle(self) -> None:
         """Wait until it does not write its append-only file anew: then each page that it writes to is copied."""
+        until = time.monotonic() + 120
         while (info := self._client.info("persistence"))["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]:
+            if time.monotonic() > until:
+                raise SystemExit("the server does not end to write its append-only file anew")
             time.sleep(0.5)
 
     def meter(self) -> Meter:

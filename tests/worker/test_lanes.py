@@ -82,6 +82,18 @@ async def test_jobs_of_one_lock_never_meet_though_children_are_killed(crew: Crew
     assert set(crew.count()) == {job.id for job in jobs}
 
 
+@sized(300, 10_000)
+async def test_two_locks_in_either_order_never_deadlock(crew: Crew, size: int) -> None:
+    await crew.started("-p", "2", "-c", "20", children=2)
+    orders = (("a", "b"), ("b", "a"))
+    jobs = await crew.app.enqueue_many(
+        crew.tasks.guarded.using(lock=orders[i % 2]).call("both", 0.0) for i in range(size)
+    )
+    await crew.all_in("done", within=30 + size / 20)
+    assert violations(crew) == []
+    assert crew.count() == dict.fromkeys((job.id for job in jobs), 1)
+
+
 @sized((10, 40), (50, 200))
 async def test_every_lock_is_exclusive_across_queues_and_tasks(crew: Crew, size: tuple[int, int]) -> None:
     locks, each = size
@@ -129,14 +141,14 @@ async def delays(crew: Crew) -> list[float]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_a_thousand_locks_are_drained_nearly_as_fast_as_none(crew: Crew) -> None:
+async def test_how_fast_a_thousand_locks_are_drained(crew: Crew) -> None:
+    """All of them are; the figure is told, and the goal is that of the benchmarks."""
     rates = []
     for _ in range(2):
         for locks in (0, 1_000):
             rates.append(await drained(crew, 20_000, locks))
             print(f"{rates[-1]:.0f} jobs/s with {locks} locks")
     print(f"with a thousand locks {(rates[1] + rates[3]) / (rates[0] + rates[2]):.0%} of the rate without")
-    assert min(rates) > 0
 
 
 async def drained(crew: Crew, many: int, locks: int) -> float:
