@@ -134,8 +134,8 @@ class _Desk:
             self._mailbox = Mailbox(self._engine.link, [channel], letter=self._told, opened=self._look_again)
             self._spawn(self._mailbox.run())
 
-    def _told(self, _channel: str, text: str) -> None:
-        for job_id in text.split(SEPARATOR)[1:]:
+    def _told(self, _channel: str, text: bytes) -> None:
+        for job_id in text.decode().split(SEPARATOR)[1:]:
             if job_id in self._news:
                 for news in self._news[job_id]:
                     news.tell()

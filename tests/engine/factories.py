@@ -10,6 +10,7 @@ import msgspec
 from penstock.batch_state import BatchSpec, BatchState, BatchStatus, Ending, read_state, read_status
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine, NewBatch, NewJob
+from penstock.engine.keys import KINDS
 from penstock.engine.views import Views
 from penstock.job import Header
 from penstock.schedule import Spec, Standing, first, plan, unpack_standing
@@ -113,11 +114,11 @@ class TestWorker:
         assert await self.engine.register(self.name, LIFE, "{}", self.queues) == "ok"
         return self
 
-    async def lease(self, want: int = 1) -> list[Lease]:
+    async def lease(self, want: int = 1, *, by_letter: bool = False) -> list[Lease]:
         """Take jobs under the next call number."""
         self.number += 1
         leased = await self.engine.lease(
-            self.name, self.number, queues=self.queues, want=want, answered=self.number - 1
+            self.name, self.number, queues=self.queues, want=want, answered=self.number - 1, by_letter=by_letter
         )
         assert leased.word == "ok", leased
         return leased.leases
@@ -275,6 +276,19 @@ async def dump(engine: Engine) -> dict[bytes, bytes | None]:
     return dict(zip(engine.all_keys(), await pipeline.execute(), strict=True))
 
 
+async def contents(engine: Engine) -> dict[str, Any]:
+    """Everything that is stored, but for the stream, whose ids are of the server's own time."""
+    client = await raw(engine)
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        match (await client.type(engine.keys(kind))).decode():
+            case "hash":
+                found[kind] = await client.hgetall(engine.keys(kind))
+            case "zset":
+                found[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
+    return found
+
+
 class Mailbox:
     """What is said on one channel. Its own mark ends the reading, so that nothing has to be waited for."""
 
@@ -283,18 +297,22 @@ class Mailbox:
 
     async def letters(self) -> list[str]:
         """Everything said since the last look."""
+        return [letter.decode() for letter in await self.packets()]
+
+    async def packets(self) -> list[bytes]:
+        """The same, with whatever is in it."""
         await self._client.execute_command("SPUBLISH", self._channel, "mark")
-        found: list[str] = []
-        while (message := await self._next()) != "mark":
+        found: list[bytes] = []
+        while (message := await self._next()) != b"mark":
             found.append(message)
         return found
 
-    async def _next(self) -> str:
+    async def _next(self) -> bytes:
         while True:
             message = await self._pubsub.get_message(timeout=5)
             assert message is not None, f"nothing was said on {self._channel}"
             if message["type"] == "smessage":
-                return str(message["data"].decode())
+                return bytes(message["data"])
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ class World:
         self.engine = open_engine(url, namespace(), self.clock)
         self.client = self.engine.link.endpoint.client_sync()
         self.seen: Counter[str] = Counter()
+        self._letters: Any = self.client.pubsub()  # type: ignore[no-untyped-call]
+        self._heard: set[str] = set()
         self._runner = asyncio.Runner()
 
     def begin(self) -> None:
@@ -37,11 +39,27 @@ class World:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
+    def listen_for(self, worker: str) -> None:
+        """From now on somebody hears what this worker is told."""
+        if worker not in self._heard:
+            self._heard.add(worker)
+            self._letters.ssubscribe(self.engine.keys.mailbox(worker))
+
+    def last_letter(self) -> tuple[str, bytes]:
+        """The last one with a job in it, and the worker that it is for."""
+        self.client.spublish(self.engine.keys.mailbox(min(self._heard)), "mark")
+        found: list[tuple[str, bytes]] = []
+        while (message := self._letters.get_message(timeout=5))["data"] != b"mark":
+            if message["type"] == "smessage" and message["data"].startswith(b"job"):
+                found.append((message["channel"].decode().rpartition(":")[2], message["data"]))
+        return found[-1]
+
     def audit(self) -> list[Finding]:
         return self.wait(audit(self.engine))
 
     def close(self) -> None:
         self.client.delete(*self.engine.all_keys())
+        self._letters.close()
         self.wait(self.engine.link.endpoint.aclose())
         self._runner.close()
 

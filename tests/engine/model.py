@@ -36,6 +36,7 @@ class Model:
         self.workers: dict[str, int] = {}  #: alive until
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
+        self.at_rest: set[str] = set()  #: workers that may be given a job by letter, unless they were woken
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
         self.batches = Batches(self)
@@ -110,7 +111,15 @@ class Model:
     # Running
 
     def lease(
-        self, worker: str, number: int, *, queues: Sequence[str], want: int, answered: int, room: int
+        self,
+        worker: str,
+        number: int,
+        *,
+        queues: Sequence[str],
+        want: int,
+        answered: int,
+        room: int,
+        by_letter: bool = False,
     ) -> tuple[str, bool, list[str]]:
         floor, *made = self.calls.get(worker, [0])
         if worker not in self.workers or number <= floor:
@@ -127,7 +136,26 @@ class Model:
             self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=starts)
         floor = max(floor, answered)
         self.calls[worker] = [floor, *sorted(one for one in (*made, number) if one > floor)]
+        rests = by_letter and not again and not self.held_by([worker])
+        self.at_rest = self.at_rest | {worker} if rests else self.at_rest - {worker}
         return "ok", again, chosen
+
+    def handed_over(self, job_id: str, worker: str, number: int, queues: Sequence[str]) -> None:
+        """A new job went to this worker at once, for its next call; to which of them is not known here."""
+        h = self.jobs[job_id]
+        assert worker in self.at_rest
+        assert worker in self.workers
+        assert not self.held_by([worker])
+        assert {"*", h.queue} & {*queues}
+        assert [one for one in self.line([h.queue]) if one != job_id] == []
+        assert not self.paused[h.queue]
+        made = self.calls[worker]
+        assert number == made[-1] + 1
+        self.at_rest.remove(worker)
+        self.calls[worker] = [*made, number]
+        self.fence = max(self.fence + 1, self.now * 1000)
+        claim = f"{worker}{SEPARATOR}{number}"
+        self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=1)
 
     def leased(self, worker: str, number: int, late: Sequence[str], ids: Sequence[str]) -> None:
         """A call took these, and came by others that were too late: whom lanes let go first is not known here."""

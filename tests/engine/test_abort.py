@@ -31,6 +31,7 @@ from tests.engine.factories import (
     new_job,
     new_spec,
     open_batch,
+    raw,
     set_cron,
     standing_of,
     tick,
@@ -90,6 +91,14 @@ async def before_enqueue(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_enqueue_single(engine: Engine, clock: Clock) -> Call[Any]:
     await (await TestWorker(engine, "sleeper").register()).lease()
+    return engine.enqueue([new_job("a", payload=b"." * 300)])
+
+
+@scenario
+async def before_enqueue_by_letter(engine: Engine, clock: Clock) -> Call[Any]:
+    listener = (await raw(engine)).pubsub()  # until its client is closed
+    await listener.ssubscribe(engine.keys.mailbox("sleeper"))
+    await (await TestWorker(engine, "sleeper").register()).lease(by_letter=True)
     return engine.enqueue([new_job("a", payload=b"." * 300)])
 
 
@@ -422,11 +431,21 @@ async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert set(SCENARIOS) == {*load(), "enqueue_single"}
+    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_by_letter"}
 
 
 #: The scripts are the same on a cluster: there, others than these take their turn in the long run.
-ON_CLUSTER = {"enqueue", "enqueue_single", "lease", "complete", "reap", "cancel", "tick", "seal_batch"}
+ON_CLUSTER = {
+    "enqueue",
+    "enqueue_single",
+    "enqueue_by_letter",
+    "lease",
+    "complete",
+    "reap",
+    "cancel",
+    "tick",
+    "seal_batch",
+}
 CASES = [
     pytest.param(where, verb, marks=pytest.mark.long if where == "cluster" and verb not in ON_CLUSTER else ())
     for where in ("single", "cluster")

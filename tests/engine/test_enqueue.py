@@ -1,15 +1,12 @@
 """enqueue: nothing → ready or scheduled; the same id or a taken unique key makes no second job."""
 
-from typing import Any
-
 import pytest
 
 from penstock.engine.answers import Placed
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.keys import KINDS
 from penstock.engine.views import Views
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import TestWorker, dump, enqueue, happened, header_of, listening, new_job, raw
+from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
 
 
 async def test_a_job_without_a_delay_is_ready_and_one_with_it_scheduled(engine: Engine, clock: Clock) -> None:
@@ -222,19 +219,6 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
 
 
 # A single job takes a shorter way (lib/single.lua)
-
-
-async def contents(engine: Engine) -> dict[str, Any]:
-    """Everything that is stored, but for the stream, whose ids are of the server's own time."""
-    client = await raw(engine)
-    found: dict[str, Any] = {}
-    for kind in KINDS:
-        match (await client.type(engine.keys(kind))).decode():
-            case "hash":
-                found[kind] = await client.hgetall(engine.keys(kind))
-            case "zset":
-                found[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
-    return found
 
 
 async def test_a_single_job_does_what_one_among_others_does(url: str, engine: Engine, clock: Clock) -> None:

@@ -171,6 +171,13 @@ def read_leased(raw: list[Any]) -> Leased:
     return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
 
 
+def read_letter(text: bytes) -> tuple[int, Leased]:
+    """A job that came by letter: the number of the call that it answers, and the answer."""
+    _, number, job_id, length, rest = text.split(b"\x1f", 4)
+    record, payload = rest[: int(length)], rest[int(length) :]
+    return int(number), read_leased([b"ok", 0, job_id, record, payload])
+
+
 def read_watched(raw: list[bytes]) -> list[Watched]:
     rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
     return [_watched(state.decode(), *row) for state, *row in rows]

@@ -136,9 +136,15 @@ class Engine:
         want: int = 1,
         answered: int = 0,
         room: int = ROOM,
+        by_letter: bool = False,
     ) -> Call[Leased]:
-        """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`."""
-        return self.link.call("lease", (worker, number, answered, min(want, PAGE), room, *queues), answers.read_leased)
+        """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`.
+
+        `by_letter`: if there is nothing for it, and it holds nothing, the next job may come as a letter, which answers
+        its next call before that is made.
+        """
+        args: tuple[str | int, ...] = (worker, number, answered, min(want, PAGE), room, int(by_letter), *queues)
+        return self.link.call("lease", args, answers.read_leased)
 
     def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> Call[list[str]]:
         """Each: id, call number, result (empty for nothing)."""

@@ -38,7 +38,7 @@ KINDS: Final[dict[str, str]] = {
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that
     "retired": "zset",  # since when: worker whose id is refused
-    "idle": "zset",  # lexical: queue or *, worker that waits for work
+    "idle": "zset",  # lexical: queue or *, worker that waits for work; !, worker that has nothing to do
     "crons": "hash",  # spec, schedule → msgpack of schedule.Spec; state, schedule → msgpack of schedule.Standing
     "ticks": "zset",  # when to look at it, ms: schedule that is active
     "keepers": "zset",  # lexical: schedule, worker whose code has it

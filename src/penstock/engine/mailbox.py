@@ -25,7 +25,7 @@ class Mailbox:
         link: Link,
         channels: Sequence[str],
         *,
-        letter: Callable[[str, str], None],
+        letter: Callable[[str, bytes], None],
         opened: Callable[[], Awaitable[None]],
         reach: Reach | None = None,
         quiet: float = QUIET,
@@ -73,6 +73,6 @@ class Mailbox:
             if message is None:
                 raise TimeoutError("no answer to a ping")
         if message["type"] == "smessage":
-            self._letter(message["channel"].decode(), message["data"].decode())
+            self._letter(message["channel"].decode(), message["data"])
         elif message["type"] == "sunsubscribe":
             raise ConnectionError("the slot moved to another node")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.engine.answers import Leased
+from penstock.engine.answers import Leased, read_letter
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
@@ -51,12 +51,22 @@ class Numbers:
         self._open.add(number)
         return number
 
-    def answered(self, number: int) -> None:
+    def answered(self, number: int) -> bool:
+        """The call was answered; whether that is news."""
+        known = number not in self._open
         self._open.discard(number)
+        return not known
+
+    def told(self, number: int) -> bool:
+        """A letter answers a call, which may be on its way, lost, or yet to be made; whether that is news."""
+        if number == self._last + 1 or number in self._lost:
+            self._last = max(self._last, number)
+            self._lost = [one for one in self._lost if one != number]
+            return True
+        return self.answered(number)
 
     def give_back(self, number: int) -> None:
-        if number:
-            self._open.discard(number)
+        if self.answered(number):
             self._lost.append(number)
 
 
@@ -157,7 +167,9 @@ class Fetcher:
     async def _round(self, look: float | None) -> None:
         outcomes = self._take()
         self.busy -= len(outcomes)
-        want = 0 if self.draining or not self._more or self._gate.closed else self._room()
+        at_rest = not self.busy and not self._asked  # or will be: the server is to know
+        asks = self._more or (at_rest and outcomes)
+        want = 0 if self.draining or not asks or self._gate.closed else self._room()
         if not outcomes and want <= 0:
             await self._sleep(look)
             return
@@ -194,8 +206,16 @@ class Fetcher:
                 self._check(runs, call.decode(answer))
         self.finished += len(outcomes)
         if number:
-            numbers.answered(number)
-            await self._start(calls[-1].decode(answers[-1]), want, worker, number)
+            leased = calls[-1].decode(answers[-1])
+            if leased.word == "unknown":
+                if worker == self.worker:
+                    await self._unknown()
+            elif numbers.answered(number):
+                self._plenty = leased.again or len(leased.leases) >= want
+                self._more = self._more or self._news or self._plenty
+                self._start(leased, worker, number)
+            else:  # a letter had answered this call before it was made
+                self._more = True
 
     def _take(self) -> list[Settled]:
         """What is to be settled now: all of it, unless the results are too big for one trip."""
@@ -224,15 +244,18 @@ class Fetcher:
 
     def _lease(self, number: int, want: int) -> Call[Leased]:
         answered = self._numbers.floor
-        return self._engine.lease(self.worker, number, queues=self._queues(), want=want, answered=answered)
+        return self._engine.lease(
+            self.worker, number, queues=self._queues(), want=want, answered=answered, by_letter=True
+        )
 
-    async def _start(self, leased: Leased, want: int, worker: str, number: int) -> None:
-        if leased.word == "unknown":
-            if worker == self.worker:
-                await self._unknown()
-            return
-        self._plenty = leased.again or len(leased.leases) >= want
-        self._more = self._more or self._news or self._plenty
+    def take(self, letter: bytes) -> None:
+        """A job that the server gave to this worker while it had nothing to do."""
+        number, leased = read_letter(letter)
+        if self._numbers.told(number):
+            self._start(leased, self.worker, number)
+        self.look()  # for the next one
+
+    def _start(self, leased: Leased, worker: str, number: int) -> None:
         self.left -= len(leased.leases)
         for job_id in leased.unreadable:
             self.busy += 1
@@ -240,6 +263,7 @@ class Fetcher:
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)
             running = Running(lease, worker, number, context)
+            running.stopped = self.draining  # then it goes back
             self.busy += 1
             if lease.found.ready.cancelling or lease.id in self._early:
                 context.cancelling = running.stopped = True

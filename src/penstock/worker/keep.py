@@ -22,7 +22,7 @@ class Keeper(Protocol):
     def channels(self) -> list[str]:
         """The channels it wants to hear of, beside the worker's own."""
 
-    def letter(self, channel: str, text: str) -> None:
+    def letter(self, channel: str, text: bytes) -> None:
         """What was heard there."""
 
     def rearm(self) -> None:
@@ -63,7 +63,7 @@ class OwnKeeper:
     def channels(self) -> list[str]:
         return self._timer.channels()
 
-    def letter(self, channel: str, text: str) -> None:
+    def letter(self, channel: str, text: bytes) -> None:
         self._timer.letter(channel, text)
 
     def rearm(self) -> None:
@@ -98,7 +98,7 @@ class Supervised:
     def channels(self) -> list[str]:
         return []
 
-    def letter(self, channel: str, text: str) -> None:
+    def letter(self, channel: str, text: bytes) -> None:
         pass
 
     def rearm(self) -> None:

@@ -284,13 +284,13 @@ class QueueStream:
         if (found := self._unsettled.get(job_id)) is not None:
             found.job.cancelling = True
 
-    def _letter(self, channel: str, text: str) -> None:
+    def _letter(self, channel: str, text: bytes) -> None:
         if channel != self._engine.keys.mailbox(self._name):
             self._keeper.letter(channel, text)
-        elif text == "work":
+        elif text == b"work":
             self._wake.set()
-        elif text.startswith("cancel "):
-            self._cancel(text.removeprefix("cancel "))
+        elif text.startswith(b"cancel "):
+            self._cancel(text.decode().removeprefix("cancel "))
 
     async def _look(self) -> None:
         self._wake.set()

@@ -56,11 +56,11 @@ class Timer:
         """Where it is told of things."""
         return [self._engine.keys.timer, self._engine.keys.mailbox("crons")]
 
-    def letter(self, channel: str, text: str) -> None:
+    def letter(self, channel: str, text: bytes) -> None:
         if channel == self._engine.keys.timer:
             self.rearm(int(text) if text.isdigit() else None)
         else:
-            self.ended(text.split(SEPARATOR)[1:])
+            self.ended(text.decode().split(SEPARATOR)[1:])
 
     def reap_soon(self) -> None:
         """Somebody is past its life."""

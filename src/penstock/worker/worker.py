@@ -209,13 +209,15 @@ class Worker:
             log.warning("worker %s was taken for dead; it goes on under a new name", worker)
             self._fetcher.look()
 
-    def _letter(self, channel: str, text: str) -> None:
+    def _letter(self, channel: str, text: bytes) -> None:
         if channel != self._engine.keys.mailbox(self.name):
             self._keep.letter(channel, text)
-        elif text == "work":
+        elif text.startswith(b"job\x1f"):
+            self._fetcher.take(text)
+        elif text == b"work":
             self._fetcher.look()
-        elif text.startswith("cancel "):
-            self._fetcher.cancel(text.removeprefix("cancel "))
+        elif text.startswith(b"cancel "):
+            self._fetcher.cancel(text.decode().removeprefix("cancel "))
 
     def _more(self) -> None:
         self._fetcher.look()

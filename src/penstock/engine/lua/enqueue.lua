@@ -1,11 +1,11 @@
--- enqueue: – → ready | held | scheduled. One job or a page of them; the same id, or a taken unique key, makes no second one.
+-- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
 -- include: record mail single label header write lanes batches move alike line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
 -- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
 --          sealed | cancelled | ended, its id and nothing
--- event: enqueue
+-- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
 local raw, news = call('HMGET', jobs, unpack(ids)), {}

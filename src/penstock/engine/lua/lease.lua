@@ -4,7 +4,7 @@
 -- kept: as a function
 -- include: record mail label header write lanes batches move alike line enter finish create ends candidates numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
---       payload at most, the names of its queues in strict order or * for all
+--       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
 --          then per job: id, header, and its payload unless that is part of the former. A resent call gets what it still holds again, and never anything new.
 -- event: lease; hold for candidates that have to wait for a lane, expire and bury for those that can no longer run
@@ -26,7 +26,7 @@ if known == 'stale' then return { 'stale', 0 } end
 if known == 'made' then return given_again() end
 
 local names = {}
-for at = 6, ARGC do names[#names + 1] = ARGV[at] end
+for at = 7, ARGC do names[#names + 1] = ARGV[at] end
 local all = names[1] == '*'
 local open = open_queues(all and call('HKEYS', queues) or names)
 local ids, more = candidates(open, want, all)
@@ -177,12 +177,15 @@ if (more or cut_short) and next(parked) then answer[2] = 1 end
 
 for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
 
--- rest(): this worker sleeps until it is woken, if it could have taken more.
+-- rest(): this worker sleeps until it is woken, if it could have taken more. To one that has nothing at all the next job may
+-- come by letter (lib/single.lua).
 local function rest()
   local hungry = #answer - 2 < want * 3 and answer[2] == 0
   for _, name in ipairs(names) do
     if hungry then add(idle, 0, name .. SEP .. worker) else drop(idle, name .. SEP .. worker) end
   end
+  local free = hungry and #answer == 2 and ARGV[6] == '1' and #held_by(worker, 1) == 0
+  if free then add(idle, 0, AT_REST .. worker) else drop(idle, AT_REST .. worker) end
 end
 
 call('HSET', calls, worker, made)

@@ -8,7 +8,7 @@ local next_lines = {}   -- id → member of `held`, of those that a lane would s
 local halted = halted_in(halted_now)
 local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
 local fence = first_fence
-local running_mark = cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207)
+local running_mark = mark_of(claim)
 
 local function give(id, packed, payload)
   local n = #answer

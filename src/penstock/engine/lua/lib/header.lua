@@ -159,6 +159,11 @@ local function waits(h)
   return h[STATE] == 'ready' or h[STATE] == 'scheduled' or h[STATE] == 'held'
 end
 
+-- held_by(worker, limit) → up to limit members of `leases`: what it runs.
+local function held_by(worker, limit)
+  return call('ZRANGE', leases, '[' .. worker .. SEP, '(' .. worker .. AFTER, 'BYLEX', 'LIMIT', 0, limit)
+end
+
 -- head(key) → the lowest score of an index by time, or nothing.
 local function head(key)
   local score = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]

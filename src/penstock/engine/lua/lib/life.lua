@@ -16,7 +16,7 @@ end
 local function rouse(worker)
   local fine, node = pcall(cmsgpack.unpack, call('HGET', nodes, worker) or '')
   if not fine or type(node) ~= 'table' or type(node[2]) ~= 'table' then node = { '', { '*' } } end
-  for _, queue in ipairs(node[2]) do call('ZREM', idle, queue .. SEP .. worker) end
+  for _, queue in ipairs(node[2]) do call('ZREM', idle, queue .. SEP .. worker, AT_REST .. worker) end
 end
 
 -- depart(worker): forgets a worker for good; its id is refused from now on.
@@ -26,9 +26,4 @@ local function depart(worker)
   call('ZREM', workers, worker)
   call('HDEL', nodes, worker)
   call('HDEL', calls, worker)
-end
-
--- held_by(worker, limit) → up to limit members of `leases`.
-local function held_by(worker, limit)
-  return call('ZRANGE', leases, '[' .. worker .. SEP, '(' .. worker .. AFTER, 'BYLEX', 'LIMIT', 0, limit)
 end

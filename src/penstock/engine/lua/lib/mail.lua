@@ -1,7 +1,9 @@
 -- Mail: who is concerned is told, by sharded pub/sub.
 -- keys: idle
 
-local function mail(to, text) return call('SPUBLISH', string.sub(meta, 1, -5) .. to, text) end
+local function address(to) return string.sub(meta, 1, -5) .. to end
+
+local function mail(to, text) return call('SPUBLISH', address(to), text) end
 
 -- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
 -- did not hear it asks again by itself; one that nobody listens for any more is passed over.
@@ -10,8 +12,9 @@ local function wake(queue, n)
     local asleep = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
     for _, member in ipairs(asleep) do
       if n <= 0 then return end
-      call('ZREM', idle, member)
-      if mail('to:' .. string.sub(member, #name + 2), 'work') > 0 then n = n - 1 end
+      local worker = string.sub(member, #name + 2)
+      call('ZREM', idle, member, AT_REST .. worker)
+      if mail('to:' .. worker, 'work') > 0 then n = n - 1 end
     end
   end
 end

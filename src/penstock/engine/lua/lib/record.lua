@@ -7,5 +7,8 @@ local function record_of(mark, number, payload)
   return mark .. struct.pack('>BI8BI8BI4', 207, number, 207, now, 206, #payload) .. within
 end
 
+-- mark_of(claim) → what is put in front of a job that runs, up to its fence.
+local function mark_of(claim) return cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207) end
+
 -- rank_of(priority, number) → a place in line as text, to be sorted by.
 local function rank_of(priority, number) return string.format('%02d%014d', priority, number) end

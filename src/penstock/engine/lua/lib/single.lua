@@ -1,27 +1,89 @@
 -- A single job: most calls of enqueue bring one that is new, has no header, lane or batch, and goes to a queue that nobody has
 -- set anything for. This is all that happens to it, before anything is prepared for what other calls need: a third of the work.
--- keys: jobs ready payloads queues counts stats events
+-- Where nobody is in line and a worker has nothing to do, that worker gets it here and now, as the answer to the next call of
+-- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
+-- keys: jobs ready payloads queues counts stats events leases calls
+
+local BY_LETTER = 16384   -- bytes of payload, at most
+
+-- is_heard(worker) → does anybody listen for it?
+local function is_heard(worker)
+  local found = redis.pcall('PUBSUB', 'SHARDNUMSUB', address('to:' .. worker))
+  return not found.err and found[2] > 0
+end
+
+-- at_rest(queue) → a worker of this queue that has nothing to do.
+local function at_rest(queue)
+  for _, name in ipairs({ queue, '*' }) do
+    for _, member in ipairs(call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 8)) do
+      local worker = string.sub(member, #name + 2)
+      if call('ZSCORE', idle, AT_REST .. worker) and is_heard(worker) then
+        call('ZREM', idle, member, AT_REST .. worker)
+        return worker
+      end
+    end
+  end
+end
+
+-- taker(queue, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
+local function taker(queue, id, payload)
+  if #payload > BY_LETTER or (halted_now or '') ~= '' or call('HEXISTS', jobs, id) == 1 then return nil end
+  local first = call('ZRANGE', ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
+  return not first and at_rest(queue) or nil
+end
+
+-- next_call(worker) → the number of its next call, which is made now.
+local function next_call(worker)
+  local made = call('HGET', calls, worker) or '0'
+  local number = string.match(made, '%d+$') + 1
+  call('HSET', calls, worker, made .. ' ' .. number)
+  return number
+end
+
+-- hand_over(worker, id, record, payload) → its fence: it runs there.
+local function hand_over(worker, id, record, payload)
+  local number, fence = next_call(worker), math.max(fence_before or 0, now_us - 1) + 1
+  local claim = worker .. SEP .. number
+  record = IS_BEGUN .. mark_of(claim) .. struct.pack('>I8', fence) .. record
+  call('HSET', jobs, id, record)
+  call('ZADD', leases, '0', claim .. SEP .. id)
+  local text = table.concat({ 'job', number, id, #record, record }, SEP)
+  mail('to:' .. worker, #payload < 256 and text or text .. payload)
+  return fence
+end
 
 -- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one.
 local function enter_single(id, mark, payload)
   local queue, priority, task = string.match(mark, '^..([^\31]+)\31(%d%d)\31([^\31]+)\31%d+\31%d+$')
   local setting = queue and call('HGET', queues, queue)
   if not queue or (setting and setting ~= '') then return nil end
+  local asleep = call('ZCARD', idle) > 1
+  local number, worker = (seq_before or 0) + 1, asleep and taker(queue, id, payload)
   if #payload >= 256 then
-    if call('HEXISTS', jobs, id) == 1 then return nil end
+    if not worker and call('HEXISTS', jobs, id) == 1 then return nil end
     call('HSET', payloads, id, payload)
   end
-  local number = (seq_before or 0) + 1
-  if call('HSETNX', jobs, id, record_of(mark, number, payload)) == 0 then return nil end
-  call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number)
-  call('ZADD', ready, '0', queue .. SEP .. rank_of(priority, number) .. SEP .. id)
+  local record, state = record_of(mark, number, payload), worker and 'running' or 'ready'
+  local accepted = (accepted_before or 0) + 1
+  if worker then
+    call('HSET', meta, 'accepted', accepted, 'seq', number, 'fence', hand_over(worker, id, record, payload))
+  else
+    if call('HSETNX', jobs, id, record) == 0 then return nil end
+    call('HSET', meta, 'accepted', accepted, 'seq', number)
+    call('ZADD', ready, '0', queue .. SEP .. rank_of(priority, number) .. SEP .. id)
+  end
   if not setting then call('HSETNX', queues, queue, '') end
-  call('HINCRBY', counts, queue .. SEP .. 'ready', 1)
-  call('HINCRBY', stats, math.floor(now / 60000) .. SEP .. queue .. SEP .. 'enqueue', 1)
-  local event = cmsgpack.pack({ now, { { 'enqueue', queue, task, 0, '', id } } })
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', event)
-  if call('ZCARD', idle) > 1 then wake(queue, 1) end
-  return { 'created', id, 'ready' }
+  call('HINCRBY', counts, queue .. SEP .. state, 1)
+  local minute, news = math.floor(now / 60000) .. SEP .. queue .. SEP, { { 'enqueue', queue, task, 0, '', id } }
+  call('HINCRBY', stats, minute .. 'enqueue', 1)
+  if worker then
+    call('HINCRBY', stats, minute .. 'lease', 1)
+    call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, 1)
+    news[2] = { 'lease', queue, task, 1, '', id }
+  end
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, news }))
+  if asleep and not worker then wake(queue, 1) end
+  return { 'created', id, state }
 end
 
 local single = ARGC == 3 and string.byte(ARGV[2]) == PLAIN and enter_single(ARGV[1], ARGV[2], ARGV[3])
