@@ -16,7 +16,7 @@ from tests.engine.factories import raw
 async def is_at_rest(app: Penstock, workers: int = 1) -> bool:
     engine = app.hub.engine
     found = await (await raw(engine)).zrange(engine.keys("idle"), 0, -1)
-    return sum(member.startswith(b"!") for member in found) == workers
+    return sum(bytes(member).startswith(b"!") for member in found) == workers
 
 
 def letters_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:

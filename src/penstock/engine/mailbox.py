@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from penstock.engine.link import Link
 from penstock.engine.reach import Reach
+from penstock.engine.trip import packed
+from penstock.server.wire import Wire
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
 QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway
@@ -54,25 +56,58 @@ class Mailbox:
 
     async def _listen(self) -> None:
         client: Any = await self._link.endpoint.client()
-        async with client.pubsub() as listener:
-            await listener.ssubscribe(*self._channels)
-            for _ in self._channels:
-                await self._next(listener)
+        letters = await client.connection_pool.open(lambda connection: _Letters(connection, self._letter))
+        try:
+            letters.send(packed(("SSUBSCRIBE", *self._channels)))
+            while letters.subscribed < len(self._channels):
+                await letters.something(_ANSWER)
             await self._opened()
             self.open.set()
             self._reach.back("mailbox")
             while True:
-                await self._next(listener)
+                await self._next(letters)
+        finally:
+            letters.close()
 
-    async def _next(self, listener: Any) -> None:
-        """One message; after a silence a ping must be answered."""
-        message = await listener.get_message(timeout=self._quiet)
-        if message is None:
-            await listener.ping()
-            message = await listener.get_message(timeout=_ANSWER)
-            if message is None:
-                raise TimeoutError("no answer to a ping")
-        if message["type"] == "smessage":
-            self._letter(message["channel"].decode(), message["data"])
-        elif message["type"] == "sunsubscribe":
-            raise ConnectionError("the slot moved to another node")
+    async def _next(self, letters: "_Letters") -> None:
+        """Until there is a silence, after which a ping must be answered; an error if the connection ends."""
+        try:
+            await letters.something(self._quiet)
+        except TimeoutError:
+            letters.send(packed(("PING",)))
+            await letters.something(_ANSWER)
+
+
+class _Letters(Wire):
+    """A connection that is subscribed to channels: letters are given to their reader in the step in which they come."""
+
+    def __init__(self, connection: Any, letter: Callable[[str, bytes], None]) -> None:
+        super().__init__(connection)
+        self._letter = letter
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
+        self.subscribed = 0
+
+    def received(self, answer: Any) -> None:
+        self._news.set()
+        if isinstance(answer, Exception):
+            raise answer
+        match answer:
+            case [b"smessage", channel, text]:
+                self._letter(channel.decode(), text)
+            case [b"ssubscribe", *_]:
+                self.subscribed += 1
+            case [b"sunsubscribe", *_]:
+                raise ConnectionError("the slot moved to another node")
+
+    def ended(self, error: Exception) -> None:
+        self._error = error
+        self._news.set()
+
+    async def something(self, within: float) -> None:
+        """Until anything has come since the last time; TimeoutError if nothing does."""
+        async with asyncio.timeout(within):
+            await self._news.wait()
+        self._news.clear()
+        if self._error is not None:
+            raise self._error

@@ -1,4 +1,4 @@
-"""Commands out, answers back, on one of a client's connections, for both kinds of client."""
+"""Commands out, answers back, for both kinds of client."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,32 +10,20 @@ Argument = str | bytes | int
 
 
 async def trip(client: Any, commands: list[bytes]) -> list[Any]:
-    """Commands out, answers back, errors among them, on one of the client's connections.
+    """Commands out, answers back, errors among them, on the connection that all trips of this client share.
 
-    Its pipeline would do the same with four times the work. A connection whose answers were not all read is closed, so
-    that nobody can take them for their own.
+    Who is cancelled leaves it as it is: the answers still come, and nobody can take them for their own.
     """
-    pool = client.connection_pool
-    connection = await pool.get_connection()
-    try:
-        await connection.send_packed_command(b"".join(commands), check_health=False)
-        return [await _answer(connection) for _ in commands]
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    finally:
-        await pool.release(connection)
-
-
-async def _answer(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except redis_errors.ResponseError as error:
-        return error
+    pipe = await client.connection_pool.pipe()
+    answers: list[Any] = await pipe.trip(b"".join(commands), len(commands))
+    for answer in answers:
+        if isinstance(answer, redis_errors.ConnectionError):  # such as: it is loading its data
+            raise answer
+    return answers
 
 
 def trip_sync(client: Any, commands: list[bytes]) -> list[Any]:
-    """The same from blocking code."""
+    """The same from blocking code, on one of its connections. If not all answers were read, that is closed."""
     pool = client.connection_pool
     connection = pool.get_connection()
     try:

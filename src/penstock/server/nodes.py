@@ -3,10 +3,10 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -16,6 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.server.urls import Address, Url, show
+from penstock.server.wire import Pipe, Wire
+
+W = TypeVar("W", bound=Wire)
 
 CONNECT_TIMEOUT = 2.0
 # redis-py's own limit of 100 would refuse the 101st task that waits on a blocking read; the server has its maxclients.
@@ -47,6 +50,38 @@ class Pool(redis.asyncio.ConnectionPool):
 
     _retired = False
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._wires: list[Wire] = []
+        self._pipe: Pipe | None = None
+        self._opening = asyncio.Lock()
+
+    async def pipe(self) -> Pipe:
+        """Give the connection that all share, as long as it answers; then another one."""
+        if self._pipe is not None and self._pipe.is_good:
+            return self._pipe
+        async with self._opening:  # in turn: so what waits for it is sent in its order
+            if self._pipe is None or not self._pipe.is_good:
+                self._pipe = await self.open(Pipe)
+                if self._retired:
+                    self._pipe.retire(after_use=True)
+            return self._pipe
+
+    async def open(self, kind: Callable[[Any], W]) -> W:
+        """Make a connection of one's own."""
+        for wire in self._wires:
+            if isinstance(wire, Pipe) and wire.is_dead:
+                wire.close()
+        connection: Any = self.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        made = kind(connection)
+        self._wires = [*(wire for wire in self._wires if wire.is_open), made]
+        return made
+
     async def get_connection(self, *_: object, **__: object) -> Any:
         """Give a connection that is open, as far as this side knows; who finds that it is not sends again."""
         connection: Any = self.get_available_connection()  # type: ignore[no-untyped-call]
@@ -70,11 +105,16 @@ class Pool(redis.asyncio.ConnectionPool):
     async def drop_idle(self) -> None:
         # Taken out of the pool before the first await: a connection must not be closed while another task picks it up.
         idle, self._available_connections = self._available_connections, []
+        for wire in self._wires:
+            if isinstance(wire, Pipe):
+                wire.retire()
         await _close(idle)
 
     async def retire(self) -> None:
         """Close everything; whoever still holds the client makes connections that close after use."""
         self._retired = True
+        for wire in self._wires:
+            wire.close()
         await _close(self._in_use_connections)
         await self.drop_idle()
 
@@ -88,8 +128,12 @@ class Pool(redis.asyncio.ConnectionPool):
     def _forget_streams(self) -> None:
         for connection in (*self._available_connections, *self._in_use_connections):
             connection._reader = connection._writer = None  # noqa: SLF001 - else it warns of what it cannot change
+        for wire in self._wires:
+            wire.abandon()
         self._available_connections.clear()
         self._in_use_connections.clear()
+        self._wires.clear()
+        self._pipe = None
 
 
 class SyncPool(redis.ConnectionPool):

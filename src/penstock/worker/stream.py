@@ -295,6 +295,8 @@ class QueueStream:
     async def _look(self) -> None:
         self._wake.set()
         self._keeper.rearm()
+        for _, job_id in (await self._engine.renew(self._life, [self._name])).cancelling:
+            self._cancel(job_id)
 
 
 def _envelope(lease: Lease) -> Envelope | None:

@@ -223,8 +223,11 @@ class Worker:
         self._fetcher.look()
 
     async def _look(self) -> None:
+        """What may have been said while nobody listened: that there is work, when something is due, what to cancel."""
         self._fetcher.look()
         self._keep.rearm()
+        for _, job_id in (await self._engine.renew(self._life, [self.name])).cancelling:
+            self.cancel(job_id)
 
     async def _stop(self) -> None:
         """Take nothing new, let what runs finish, give the rest back, leave."""

@@ -1,0 +1,153 @@
+"""Connections that are read in the event loop itself: what arrives is passed on in the same step.
+
+redis-py makes them, for it knows about addresses, TLS and passwords. From then on the loop calls us, and not a stream
+that wakes a task that asks a parser: for the many small answers of a job queue that was a third of the work.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import hiredis
+from redis import exceptions as redis_errors
+from redis._parsers.base import BaseParser
+
+_NOTHING: Final = object()
+SLOW: Final = 0.25  #: seconds after which an answer is late: others take another connection
+DEAD: Final = 10.0  #: seconds after which it will not come any more
+
+
+class Wire(asyncio.Protocol):
+    """One connection: each answer is given to `received`, in order; why there are no more of them to `ended`, once."""
+
+    def __init__(self, connection: Any) -> None:
+        self._writer = connection._writer  # noqa: SLF001 - to be kept: its end would close the transport
+        self.room: asyncio.Future[None] | None = None  #: while there is none: when there will be
+        self._is_open = True
+        self._parser = hiredis.Reader(
+            protocolError=redis_errors.InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_NOTHING
+        )
+        self._transport: asyncio.Transport = self._writer.transport
+        self._transport.set_protocol(self)
+        connection._reader = connection._writer = None  # noqa: SLF001 - it is ours now
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and not self._transport.is_closing()
+
+    def received(self, answer: Any) -> None:
+        """An answer came."""
+
+    def ended(self, error: Exception) -> None:
+        """Nothing will come any more."""
+
+    def send(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def wait_for_room(self) -> None:
+        """Until what was sent before is on its way."""
+        while self.room is not None:
+            await asyncio.shield(self.room)
+
+    def close(self, error: Exception | None = None) -> None:
+        """At once: a TLS connection that waits for the server's goodbye may outlive its loop."""
+        self._transport.abort()
+        self._end(error or redis_errors.ConnectionError("the connection was closed"))
+
+    def abandon(self) -> None:
+        """Its loop was closed, so that nothing can close it properly."""
+        self._is_open = False
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        try:
+            self._parser.feed(data)
+            while (answer := self._parser.gets()) is not _NOTHING:
+                self.received(answer)
+        except Exception as error:  # noqa: BLE001 - what cannot be dealt with ends the connection, not the program
+            self.close(error)
+
+    def pause_writing(self) -> None:
+        """Called by the loop: there is more to send than the server takes."""
+        self.room = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        room, self.room = self.room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        self.resume_writing()
+        self._end(redis_errors.ConnectionError(f"the connection was lost: {error or 'the server closed it'}"))
+
+    def _end(self, error: Exception) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.ended(error)
+
+
+class Pipe(Wire):
+    """A connection for any number of trips at once: commands go out, and answers come back, in their order."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._loop = asyncio.get_running_loop()
+        self._trips: deque[_Trip] = deque()
+        self._retired = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it takes another trip: not while an answer is late, which may be the connection's fault."""
+        return self.is_open and not self._retired and self._wait() <= SLOW
+
+    @property
+    def is_dead(self) -> bool:
+        return not self.is_open or self._wait() > DEAD
+
+    async def trip(self, data: bytes, count: int) -> list[Any]:
+        """Commands out, and so many answers back, errors among them."""
+        if self.room is not None:
+            await self.wait_for_room()
+        trip = _Trip(self._loop, count)
+        self._trips.append(trip)
+        self.send(data)
+        return await trip.answers
+
+    def retire(self, *, after_use: bool = False) -> None:
+        """Close it as soon as nobody waits for an answer: now, or when it has been used."""
+        self._retired = True
+        if not self._trips and not after_use:
+            self.close()
+
+    def received(self, answer: Any) -> None:
+        trip = self._trips[0]
+        trip.found.append(answer)
+        if len(trip.found) < trip.count:
+            return
+        self._trips.popleft()
+        if not trip.answers.done():  # who waited may be gone
+            trip.answers.set_result(trip.found)
+        if self._retired and not self._trips:
+            self.close()
+
+    def ended(self, error: Exception) -> None:
+        for trip in self._trips:
+            if not trip.answers.done():
+                trip.answers.set_exception(redis_errors.ConnectionError(str(error)))
+        self._trips.clear()
+
+    def _wait(self) -> float:
+        """Seconds that the first of those who wait has waited."""
+        return self._loop.time() - self._trips[0].since if self._trips else 0.0
+
+
+class _Trip:
+    __slots__ = ("answers", "count", "found", "since")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        self.answers: asyncio.Future[list[Any]] = loop.create_future()
+        self.count = count
+        self.found: list[Any] = []
+        self.since = loop.time()
