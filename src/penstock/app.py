@@ -217,9 +217,10 @@ class Penstock:
     async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
         """Send any number of calls, a page per round trip; their jobs in the same order."""
         sent: list[Call[R]] = []
+        tasks = self.tasks
 
         def job_of(call: Call[R]) -> NewJob:
-            check_call(call, self.tasks, "enqueue_many")
+            check_call(call, tasks, "enqueue_many")
             sent.append(call)
             return call.job
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from penstock.job import Header
+
 R = TypeVar("R")
 
 log = logging.getLogger("penstock")
@@ -59,6 +61,7 @@ class Batch:
         self._new = new
         self._is_open = is_open  #: it is known to be stored
         self._on_error: OnError = on_error
+        self._last: tuple[Header, Header] | None = None  #: of a call, and of the member that was made of it
         self.id = new.id
         self.name = new.name
 
@@ -181,7 +184,10 @@ class Batch:
 
     def _member(self, call: Call[R]) -> NewJob:
         check_call(call, self._tasks)
-        return call.job._replace(header=msgspec.structs.replace(call.job.header, batch=self.id))
+        job, last = call.job, self._last
+        if last is None or job.header is not last[0]:
+            last = self._last = job.header, msgspec.structs.replace(job.header, batch=self.id)
+        return NewJob(job.id, last[1], job.payload)
 
     def _noting(self, sent: list[Call[R]]) -> Callable[[Call[R]], NewJob]:
         """Makes a member of a call and notes which call that was."""

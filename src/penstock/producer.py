@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.engine.answers import Placed, checked
+from penstock.engine.answers import Placed, checked, full
 from penstock.engine.engine import PAGE, Engine, NewJob
 from penstock.engine.link import Call
-from penstock.errors import BadArguments, PenstockError, QueueFull, Unavailable
+from penstock.errors import BadArguments, PenstockError, Unavailable
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -28,15 +28,17 @@ class Producer:
         self._deadline = deadline
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
 
-    async def enqueue(self, job: NewJob) -> Placed:
+    def enqueue(self, job: NewJob) -> Awaitable[Placed]:
         """Send one job, together with all others of this tick."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
-            for ended in [one for one in self._lines if one.is_closed()]:
-                del self._lines[ended]
-            line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
-        return await line.enqueue(job)
+        line = self._lines.get(loop) or self._begin_line(loop)
+        return line.enqueue(job)
+
+    def _begin_line(self, loop: asyncio.AbstractEventLoop) -> "_Line":
+        for ended in [one for one in self._lines if one.is_closed()]:
+            del self._lines[ended]
+        line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
+        return line
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
         """Send any number of jobs, a page per call; what became of them, page by page.
@@ -82,18 +84,28 @@ class _Line:
         self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def enqueue(self, job: NewJob) -> Placed:
-        until = self._loop.time() + self._deadline
-        while len(self._waiting) >= WAITING:
-            await self._wait_for_room(until)
+    def enqueue(self, job: NewJob) -> Awaitable[Placed]:
         if self._call is None:
-            return await self._send_alone(job)
+            return self._send_alone(job)
+        until = self._loop.time() + self._deadline
+        if len(self._waiting) >= WAITING:
+            return self._enqueue_with_room(job, until)
+        return self._line_up(job, until)
+
+    def _line_up(self, job: NewJob, until: float) -> "asyncio.Future[Placed]":
         answer: asyncio.Future[Placed] = self._loop.create_future()
         self._waiting.append((job, answer))
         self._due.append((until, answer))
-        self._set_alarm()
-        self._be_patient()
-        return await answer
+        if self._alarm is None:
+            self._set_alarm()
+        if self._patience is None:
+            self._be_patient()
+        return answer
+
+    async def _enqueue_with_room(self, job: NewJob, until: float) -> Placed:
+        while len(self._waiting) >= WAITING:
+            await self._wait_for_room(until)
+        return await (self._send_alone(job) if self._call is None else self._line_up(job, until))
 
     async def _send_alone(self, job: NewJob) -> Placed:
         """By the caller itself: a task for it would take more turns of the loop."""
@@ -153,13 +165,14 @@ class _Line:
         if not self._waiting or self._loop.is_closed():
             return
         page: list[NewJob] = []
+        answers: list[asyncio.Future[Placed]] = []
         size = 0
-        for job, _ in self._waiting[: self._most()]:
+        for job, answer in self._waiting[: self._most()]:
             size += len(job.payload)
             if page and size > BYTES:
                 break
             page.append(job)
-        answers = [answer for _, answer in self._waiting[: len(page)]]
+            answers.append(answer)
         del self._waiting[: len(page)]
         task = self._loop.create_task(self._send(page, answers))
         self._call, self._last = task, len(page)
@@ -218,7 +231,10 @@ class _Line:
             _refuse(answers, PenstockError(f"the jobs could not be sent: {error!r}"))
         else:
             for job, answer, found in zip(page, answers, placed, strict=True):
-                _answer(answer, found, job.header.queue)
+                if found.word == "full":
+                    _refuse([answer], full(job.header.queue))
+                elif not answer.done():
+                    answer.set_result(found)
 
 
 def _refuse(answers: "Sequence[asyncio.Future[Placed]]", error: PenstockError) -> None:
@@ -227,39 +243,16 @@ def _refuse(answers: "Sequence[asyncio.Future[Placed]]", error: PenstockError) -
             answer.set_exception(type(error)(*error.args))  # one each: who raises it adds its traceback
 
 
-def _answer(answer: "asyncio.Future[Placed]", placed: Placed, queue: str) -> None:
-    try:
-        checked(placed, queue)
-    except QueueFull as error:
-        _refuse([answer], error)
-    if not answer.done():
-        answer.set_result(placed)
-
-
-class _Page:
-    """Collects jobs until a page is full, in number or in bytes."""
-
-    def __init__(self) -> None:
-        self.jobs: list[NewJob] = []
-        self._size = 0
-
-    def add(self, job: NewJob) -> list[NewJob] | None:
-        """Add a job; the page before it, if it did not fit any more."""
-        full = None
-        if self.jobs and (len(self.jobs) == PAGE or self._size + len(job.payload) > BYTES):
-            full, self.jobs, self._size = self.jobs, [], 0
-        self.jobs.append(job)
-        self._size += len(job.payload)
-        return full
-
-
 def _placed(call: Call[list[Placed]], page: list[NewJob], answers: list[Any]) -> list[Placed]:
     return all_checked(call.decode(answers[0]), page)
 
 
 def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
     """The same; QueueFull if one of them was not taken."""
-    return [checked(found, job.header.queue) for found, job in zip(placed, page, strict=True)]
+    for found, job in zip(placed, page, strict=True):
+        if found.word == "full":
+            raise full(job.header.queue)
+    return placed
 
 
 async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
@@ -268,22 +261,30 @@ async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator
         for each_page in pages_sync(jobs):
             yield each_page
         return
-    page = _Page()
+    page: list[NewJob] = []
+    size = 0
     async for job in jobs:
-        if full := page.add(job):
-            yield full
-    if page.jobs:
-        yield page.jobs
+        size += len(job.payload)
+        if len(page) == PAGE or (size > BYTES and page):
+            yield page
+            page, size = [], len(job.payload)
+        page.append(job)
+    if page:
+        yield page
 
 
 def pages_sync(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
     """The same for blocking code."""
-    page = _Page()
+    page: list[NewJob] = []
+    size = 0
     for job in jobs:
-        if full := page.add(job):
-            yield full
-    if page.jobs:
-        yield page.jobs
+        size += len(job.payload)
+        if len(page) == PAGE or (size > BYTES and page):
+            yield page
+            page, size = [], len(job.payload)
+        page.append(job)
+    if page:
+        yield page
 
 
 def made_of(items: Iterable[S] | AsyncIterable[S], make: Callable[[S], T]) -> Iterable[T] | AsyncIterable[T]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
+_IN_PAYLOAD = frozenset({"timeout", "backoff", "retry_on", "give_up_on", "redact"})  #: options that workers need
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -70,9 +72,13 @@ class Task(Generic[P, R, T]):
         self.signature: Signature = base.signature if base else Signature(function, name)
         self.is_async = inspect.iscoroutinefunction(function)
         self._hub = hub
+        self._decode = self.signature.decode_result
         self._limit = limit
         self._changed = changed
         self._head: Header | None = None
+        #: do its calls differ in their arguments only, and is there nothing but these in a payload?
+        self._is_plain = not (options.unique or options.id or options.lock or options.lane)
+        self._is_bare = not options.tags and changed.isdisjoint(_IN_PAYLOAD)
         self.program: Any = base.program if base else None  #: what the app wraps around its runs
         if base is None:
             self._check_templates()
@@ -110,15 +116,16 @@ class Task(Generic[P, R, T]):
         """A job to be sent later, alone or with others; its arguments are checked here."""
         bound = self.signature.bind(args, kwargs)
         packed = self.signature.encode(bound)
-        options = self.options
-        header = self._header()
+        options, header = self.options, self._head or self._header()
+        payload = only_arguments(packed) if self._is_bare else self._wrapped(packed)
+        check_size(payload, self.name, self._limit)
+        if self._is_plain:
+            return Call(self, options, NewJob(new_id(), header, payload))
         unique = self._unique_key(bound) if options.unique else ""
         if unique or options.id:
             header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")
         if options.lock or options.lane:
             header = msgspec.structs.replace(header, lanes=self._lanes(bound))
-        plain = not self._changed and not options.tags
-        payload = check_size(only_arguments(packed) if plain else self._wrapped(packed), self.name, self._limit)
         return Call(self, options, NewJob(options.id or new_id(), header, payload))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -145,9 +152,7 @@ class Task(Generic[P, R, T]):
         return job
 
     def job(self, found: str, *, created: bool = False, watched: Watched | None = None) -> Job[R]:
-        redact = self.options.redact
-        decode = self.signature.decode_result
-        return Job(self._hub(), found, decode, created=created, redact=redact, watched=watched)
+        return Job(self._hub(), found, self._decode, created, self.options.redact, watched)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
         """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""
@@ -185,7 +190,7 @@ class Task(Generic[P, R, T]):
         return self._head
 
     def _wrapped(self, packed: bytes, status: str = "") -> bytes:
-        """A payload: arguments, and the options that are not the task's own."""
+        """A payload: arguments, and of the options that workers need those that are not the task's own."""
         options, changed = self.options, self._changed
         return encode(
             Envelope(

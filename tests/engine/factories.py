@@ -41,7 +41,9 @@ async def open_batch(engine: Engine, batch_id: str, *jobs: NewJob, **fields: Any
     """Open a batch, with these members."""
     assert await engine.open_batch(new_batch(batch_id, **fields)) == "created"
     if jobs:
-        members = [NewJob(id_, msgspec.structs.replace(h, batch=batch_id), payload) for id_, h, payload in jobs]
+        members = [
+            msgspec.structs.replace(job, header=msgspec.structs.replace(job.header, batch=batch_id)) for job in jobs
+        ]
         assert {placed.word for placed in await engine.enqueue(members)} == {"created"}
 
 

@@ -262,7 +262,8 @@ class Twins:
 
 
 def _as(jobs: list[NewJob], *, header: bool) -> list[NewJob]:
-    return [job._replace(header=msgspec.structs.replace(job.header, nonce="n" if header else "")) for job in jobs]
+    replace = msgspec.structs.replace
+    return [replace(job, header=replace(job.header, nonce="n" if header else "")) for job in jobs]
 
 
 def _seen(lease: Any) -> tuple[Any, ...]:

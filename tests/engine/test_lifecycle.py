@@ -48,12 +48,20 @@ def _announced(text: str) -> set[str]:
 
 def _written(text: str) -> set[str]:
     """The verbs that the code does write; a piece that takes the verb as an argument is counted where it is called."""
-    code = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    lines = [line for part in (text, *_own_pieces(text)) for line in part.splitlines()]
+    code = "\n".join(line.partition("--")[0] for line in lines)
     written = set(re.findall(r"\b(?:move|line_up|create|note|settle|cancelled|entomb)\('(\w+)'", code))
     written |= set(re.findall(r"\b(?:stop|again|call_off|set_going|end_unrun)\('(\w+)'", code))
     written |= set(re.findall(r"fix\(move, '(\w+)'", code))
     written |= set(re.findall(r"fill\([^']*'(\w+)'\)", code))
     return written | set(re.findall(r"\{ \{? ?'(\w+)', (?:queue|'')", code))
+
+
+def _own_pieces(text: str) -> list[str]:
+    """The pieces that only this file includes."""
+    shared = [piece for other in _files().values() if other != text for piece in _entry(other, "include").split()]
+    own = set(_entry(text, "include").split()).difference(shared)
+    return [(LUA / "lib" / f"{piece}.lua").read_text("utf-8") for piece in own]
 
 
 def test_every_file_is_a_script_a_method_and_a_row_of_the_page() -> None:

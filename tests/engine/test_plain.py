@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.engine.audit import audit
@@ -40,7 +41,7 @@ async def stored(engine: Engine, job_id: str) -> bytes:
 @pytest.mark.parametrize("header", PLAIN_ONES.values(), ids=PLAIN_ONES)
 async def test_a_plain_job_is_a_label_all_its_life(engine: Engine, clock: Clock, header: Header) -> None:
     worker = await TestWorker(engine).register()
-    (placed,) = await engine.enqueue([new_job("a")._replace(header=header)])
+    (placed,) = await engine.enqueue([msgspec.structs.replace(new_job("a"), header=header)])
     assert placed.word == "created"
     assert (await stored(engine, "a"))[0] == PLAIN
     ready = await header_of(engine, "a")
@@ -68,7 +69,7 @@ async def test_a_plain_job_is_a_label_all_its_life(engine: Engine, clock: Clock,
 @pytest.mark.parametrize("header", OTHERS.values(), ids=OTHERS)
 async def test_what_asks_for_more_has_a_header(engine: Engine, header: Header) -> None:
     assert pack(header)[0] not in {PLAIN, BEGUN, DONE}
-    await engine.enqueue([new_job("a")._replace(header=header)])
+    await engine.enqueue([msgspec.structs.replace(new_job("a"), header=header)])
     assert read_header(await stored(engine, "a")).task == header.task
     assert await audit(engine) == []
 

@@ -1,7 +1,7 @@
 """What the engine's calls answer, and how it is read from what the scripts return."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -25,10 +25,14 @@ class Placed(NamedTuple):
 def checked(placed: Placed, queue: str) -> Placed:
     """The same; QueueFull if it was not taken."""
     if placed.word == "full":
-        raise QueueFull(
-            f"queue {queue!r} is full: as many jobs wait in it as its max_size allows; this one was not stored"
-        )
+        raise full(queue)
     return placed
+
+
+def full(queue: str) -> QueueFull:
+    return QueueFull(
+        f"queue {queue!r} is full: as many jobs wait in it as its max_size allows; this one was not stored"
+    )
 
 
 class Due(NamedTuple):
@@ -153,7 +157,17 @@ def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
         return DueCron(schedule, None, None)
 
 
-def read_placed(raw: list[bytes]) -> list[Placed]:
+class Named(Protocol):
+    """Whatever has an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def read_placed(jobs: Sequence[Named], raw: list[bytes]) -> list[Placed]:
+    """What became of these; one word, if all of them were created and are ready."""
+    if len(raw) == 1:
+        return [Placed("created", job.id, "ready") for job in jobs]
     words = read_words(raw)
     return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
 

@@ -5,6 +5,7 @@ Lua file of the same name; its leading comment has the contract.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,7 +33,7 @@ _DAY: Final = 86_400_000
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class NewJob(NamedTuple):
+class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job to be enqueued: its header's times may be delays, its state is empty."""
 
     id: str
@@ -97,9 +98,13 @@ class Engine:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
         args: list[Argument] = []
+        last, packed = None, b""
         for job in _page(jobs):
-            args += (job.id, pack(job.header), job.payload)
-        return self.link.call("enqueue", tuple(args), answers.read_placed)
+            before = packed
+            if job.header is not last:
+                last, packed = job.header, pack(job.header)
+            args += (job.id, b"" if packed == before else packed, job.payload)
+        return self.link.call("enqueue", tuple(args), partial(answers.read_placed, jobs))
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("promote", (limit,), answers.read_due)

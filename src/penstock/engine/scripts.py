@@ -192,6 +192,7 @@ def _constants() -> dict[str, str]:
             "AT_REST": "'!\\31'",
             "SHORTEST": f"' {RANGES_MS[0]}'",
             "DELAY_BELOW": str(DELAY_BELOW),
+            "PAIRS": "'" + "".join(f"{n:02d}" for n in range(100)) + "'",
             "EVENTS": str(EVENTS_KEPT),
             "STATS_MINUTES": str(STATS_MINUTES),
             "BLANK": f"'{blank}'",

@@ -14,6 +14,8 @@ async def trip(client: Any, commands: list[bytes]) -> list[Any]:
 
     Who is cancelled leaves it as it is: the answers still come, and nobody can take them for their own.
     """
+    if not commands:
+        return []
     pipe = await client.connection_pool.pipe()
     answers: list[Any] = await pipe.trip(b"".join(commands), len(commands))
     for answer in answers:

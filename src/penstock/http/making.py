@@ -59,7 +59,7 @@ def make(program: Program, raw: bytes | msgspec.Raw, frame: Frame, number: int =
     args, kwargs = task.signature.from_json(request.args, request.kwargs)
     job = task.call(*args, **kwargs).job
     if frame.batch:
-        job = job._replace(header=msgspec.structs.replace(job.header, batch=frame.batch))
+        job = NewJob(job.id, msgspec.structs.replace(job.header, batch=frame.batch), job.payload)
     return _keyed(job, bytes(raw), frame, number, named=bool(task.options.id)) if frame.key else job
 
 

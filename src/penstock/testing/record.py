@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.codec import Envelope, decode_any, open_envelope
-from penstock.engine.answers import read_leased, read_placed
+from penstock.engine.answers import read_leased
 from penstock.engine.link import Call as EngineCall
 from penstock.errors import BadArguments
 from penstock.job import DELAY_BELOW, Header
@@ -71,8 +71,10 @@ class Record:
     def saw(self, call: EngineCall[Any], answer: Any) -> None:
         if call.script.name == "enqueue":
             sent: Sequence[Any] = call.args
-            rows = zip(sent[::3], sent[1::3], sent[2::3], read_placed(answer), strict=True)
-            for job_id, header, payload, placed in rows:
+            rows = zip(sent[::3], sent[1::3], sent[2::3], call.decode(answer), strict=True)
+            header = b""
+            for job_id, given, payload, placed in rows:
+                header = given or header  # empty: that of the one before it
                 if placed.word == "created":
                     self._add(job_id, read_new(header), payload)
         elif call.script.name == "lease":

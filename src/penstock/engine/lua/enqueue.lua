@@ -1,9 +1,10 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record mail single label header write lanes batches move alike line enter finish create ends room
--- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, and its payload
--- returns: per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
+-- include: record mail single page label header write lanes batches move alike line enter finish create ends room
+-- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
+--       the one before it has, and its payload
+-- returns: created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
 --          sealed | cancelled | ended, its id and nothing
 -- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
 local ids, answers = {}, {}
@@ -139,11 +140,12 @@ local function enter_line(i)
   answer(word, id, h[STATE])
 end
 
+local given               -- what the one before came with
 local given_before = {}   -- what comes without a header → what that tells
 local without = {}        -- the same by position
 local asked = {}          -- headers, or what was told, that have lanes
 for i = 1, #ids do
-  local given = ARGV[i * 3 - 1]
+  if ARGV[i * 3 - 1] ~= '' then given = ARGV[i * 3 - 1] end
   if string.byte(given) == PLAIN then
     local one = given_before[given]
     if not one then

@@ -54,7 +54,7 @@ end
 
 -- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one.
 local function enter_single(id, mark, payload)
-  local queue, priority, task = string.match(mark, '^..([^\31]+)\31(%d%d)\31([^\31]+)\31%d+\31%d+$')
+  local queue, priority, task = in_label(mark)
   local setting = queue and call('HGET', queues, queue)
   if not queue or (setting and setting ~= '') then return nil end
   local asleep = call('ZCARD', idle) > 1
