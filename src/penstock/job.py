@@ -3,7 +3,7 @@
 import binascii
 import os
 import time
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, get_args
 
 import msgspec
@@ -107,10 +107,18 @@ def _more_tails() -> str:
     return last
 
 
-@lru_cache(maxsize=1)
 def _stamp(milliseconds: int) -> str:
-    digits = []
-    for _ in range(8):
-        milliseconds, digit = divmod(milliseconds, 36)
-        digits.append(_ALPHABET[digit])
-    return "".join(reversed(digits))
+    """Eight digits in base 36, of which the last two are looked up."""
+    major, minor = divmod(milliseconds, 1_296)
+    return _six(major) + _pairs()[minor]
+
+
+@lru_cache(maxsize=1)
+def _six(number: int) -> str:
+    pairs = _pairs()
+    return pairs[number // 1_679_616] + pairs[number // 1_296 % 1_296] + pairs[number % 1_296]
+
+
+@cache
+def _pairs() -> list[str]:
+    return [first + second for first in _ALPHABET for second in _ALPHABET]

@@ -346,13 +346,13 @@ async def test_an_instant_of_the_last_century_is_past(app: Penstock) -> None:
 
 async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, unhandled: list[Any]) -> None:
     slow = app.hub.engine.link
-    ask = slow.ask
+    together = slow.together
 
     @app.task
     async def echo(x: int) -> int:
         return x
 
-    async def refuse(question: Any) -> Any:
+    async def refuse(*_: Any) -> Any:
         await asyncio.sleep(0.02)
         raise Unavailable("not now")
 
@@ -360,11 +360,11 @@ async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, u
         yield from (echo.call(number) for number in range(250))
         raise LookupError
 
-    slow.ask = refuse  # type: ignore[method-assign]
+    slow.together = refuse  # type: ignore[method-assign]
     with pytest.raises((LookupError, Unavailable)):
         await app.enqueue_many(calls())
     await asyncio.sleep(0.1)
-    slow.ask = ask  # type: ignore[method-assign]
+    slow.together = together  # type: ignore[method-assign]
     gc.collect()
     assert unhandled == []
 

@@ -580,7 +580,7 @@ def ask(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any])
 def _answer(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     match verb:
         case "enqueue":
-            return [model.enqueue(*job) for job in args[0]]
+            return [model.enqueue(job.id, job.header, job.payload) for job in args[0]]
         case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
             return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
         case "register":

@@ -18,31 +18,27 @@ async def trip(client: Any, commands: list[bytes]) -> list[Any]:
         return []
     pipe = await client.connection_pool.pipe()
     answers: list[Any] = await pipe.trip(b"".join(commands), len(commands))
+    return _unless_lost(answers)
+
+
+def trip_sync(client: Any, commands: list[bytes]) -> list[Any]:
+    """The same from blocking code, on a connection of its own. If not all answers were read, that is closed."""
+    pool = client.connection_pool
+    wire = pool.take()
+    try:
+        answers: list[Any] = wire.trip(b"".join(commands), len(commands))
+    except BaseException:
+        wire.close()
+        raise
+    pool.give_back(wire)
+    return _unless_lost(answers)
+
+
+def _unless_lost(answers: list[Any]) -> list[Any]:
     for answer in answers:
         if isinstance(answer, redis_errors.ConnectionError):  # such as: it is loading its data
             raise answer
     return answers
-
-
-def trip_sync(client: Any, commands: list[bytes]) -> list[Any]:
-    """The same from blocking code, on one of its connections. If not all answers were read, that is closed."""
-    pool = client.connection_pool
-    connection = pool.get_connection()
-    try:
-        connection.send_packed_command([b"".join(commands)], check_health=False)
-        return [_answer_sync(connection) for _ in commands]
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        pool.release(connection)
-
-
-def _answer_sync(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except redis_errors.ResponseError as error:
-        return error
 
 
 def packed(command: Sequence[Argument]) -> bytes:

@@ -35,10 +35,10 @@ _CODES: Final[dict[type[Exception], str]] = {
 class Trouble:
     """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
 
-    def __init__(self, deadline: float, where: Endpoint, pause: float) -> None:
+    def __init__(self, deadline: float, where: Endpoint, pause: float, left: float | None = None) -> None:
         self._where = where
         self._deadline = deadline
-        self._until = time.monotonic() + deadline
+        self._until = time.monotonic() + (deadline if left is None else left)
         self.pause = pause
         self._last: BaseException | None = None
         self.lost = False  #: the connection or its server is not the right one any more

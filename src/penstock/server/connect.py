@@ -11,9 +11,10 @@ import redis
 import redis.asyncio
 
 from penstock.server.locate import Locator
-from penstock.server.nodes import Node, Pool, open_async, open_sync
+from penstock.server.nodes import Node, Pool, SyncPool, open_async, open_sync
 from penstock.server.search import Search, result, result_sync
 from penstock.server.urls import Url
+from penstock.server.wire import Pipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,7 @@ class _Async:
 class _Sync:
     node: Node
     client: redis.Redis
-
-    def drop_idle(self) -> None:
-        # Those in use belong to other threads; they close when they are given back and nobody has the client any more.
-        self.client.connection_pool.disconnect(inuse_connections=False)
+    pool: SyncPool
 
 
 class Endpoint:
@@ -71,6 +69,11 @@ class Endpoint:
             if self._search.is_current(search):
                 return await self._client_of(node)
 
+    def pipe(self) -> Pipe | None:
+        """Give the connection that all of this loop share, if there is one to a verified server, and it answers."""
+        current = self._asyncs.get(asyncio.get_running_loop())
+        return current.pool.at_hand if current is not None and current.node is self._search.found else None
+
     def client_sync(self) -> redis.Redis:
         """Give this process' blocking client of the server, which has been found and verified."""
         current = self._sync
@@ -80,7 +83,7 @@ class Endpoint:
         with self._lock:
             if self._sync is None or self._sync.node != node:
                 self._drop_sync()
-                self._sync = _Sync(node, open_sync(node, self._timeout))
+                self._sync = _Sync(node, *open_sync(node, self._timeout))
             return self._sync.client
 
     async def forget(self) -> None:
@@ -94,7 +97,7 @@ class Endpoint:
         self._search.drop()
         with self._lock:
             if self._sync is not None:
-                self._sync.drop_idle()
+                self._sync.pool.drop_idle()  # those in use belong to other threads
 
     async def aclose(self) -> None:
         """Close this loop's client and the blocking one."""
@@ -144,7 +147,7 @@ class Endpoint:
 
     def _drop_sync(self) -> None:
         if self._sync is not None:
-            self._sync.drop_idle()
+            self._sync.pool.drop_idle()  # those in use belong to other threads
         self._sync = None
 
     def after_fork(self) -> None:

@@ -107,7 +107,7 @@ def _info(client: redis.Redis) -> Info:
 def _asking(node: Node, end: float) -> Iterator[redis.Redis]:
     """Lend a connection that is used once; its failures come out explained."""
     remaining = max(end - time.monotonic(), 0.1)
-    client = open_sync(node, remaining, min(CONNECT_TIMEOUT, remaining))
+    client, _ = open_sync(node, remaining, min(CONNECT_TIMEOUT, remaining))
     try:
         yield client
     except redis.RedisError as error:

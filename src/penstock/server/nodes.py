@@ -4,6 +4,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.server.urls import Address, Url, show
-from penstock.server.wire import Pipe, Wire
+from penstock.server.wire import Pipe, SyncWire, Wire
 
 W = TypeVar("W", bound=Wire)
 
@@ -56,10 +57,15 @@ class Pool(redis.asyncio.ConnectionPool):
         self._pipe: Pipe | None = None
         self._opening = asyncio.Lock()
 
+    @property
+    def at_hand(self) -> Pipe | None:
+        """The connection that all share, if there is one and it answers."""
+        return self._pipe if self._pipe is not None and self._pipe.is_good else None
+
     async def pipe(self) -> Pipe:
         """Give the connection that all share, as long as it answers; then another one."""
-        if self._pipe is not None and self._pipe.is_good:
-            return self._pipe
+        if (pipe := self.at_hand) is not None:
+            return pipe
         async with self._opening:  # in turn: so what waits for it is sent in its order
             if self._pipe is None or not self._pipe.is_good:
                 self._pipe = await self.open(Pipe)
@@ -139,7 +145,31 @@ class Pool(redis.asyncio.ConnectionPool):
 class SyncPool(redis.ConnectionPool):
     """The same for blocking code. Whoever forks makes another pool."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._wires: list[SyncWire] = []  #: those that nobody uses
+
+    def take(self) -> SyncWire:
+        """Give a connection for trips, to be given back or closed."""
+        while self._wires:
+            with suppress(IndexError):  # another thread took it
+                wire = self._wires.pop()
+                if not wire.is_spent():
+                    return wire
+                wire.close()
+        connection: Any = self.make_connection()
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()  # a signal may have stopped it half way, with an answer on its way
+            raise
+        return SyncWire(connection)
+
+    def give_back(self, wire: SyncWire) -> None:
+        self._wires.append(wire)
+
     def get_connection(self, *_: object, **__: object) -> Any:
+        """Give one to redis-py itself."""
         with self._lock:
             connection = self._available_connections.pop() if self._available_connections else self.make_connection()
             self._in_use_connections.add(connection)
@@ -159,6 +189,12 @@ class SyncPool(redis.ConnectionPool):
             if connection in self._in_use_connections:
                 self._in_use_connections.remove(connection)
                 self._available_connections.append(connection)
+
+    def drop_idle(self) -> None:
+        while self._wires:
+            with suppress(IndexError):
+                self._wires.pop().close()
+        self.disconnect(inuse_connections=False)
 
 
 async def _is_spent(connection: Any) -> bool:
@@ -200,10 +236,11 @@ def open_async(node: Node) -> tuple[redis.asyncio.Redis, Pool]:
     return redis.asyncio.Redis(connection_pool=pool), pool
 
 
-def open_sync(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> redis.Redis:
+def open_sync(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> tuple[redis.Redis, SyncPool]:
     kinds = (redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection)
     settings = _settings(node, timeout, connect_timeout) | {"retry": Retry(NoBackoff(), 0)}
-    return redis.Redis(connection_pool=SyncPool(connection_class=_kind(node, kinds), **settings))
+    pool = SyncPool(connection_class=_kind(node, kinds), **settings)
+    return redis.Redis(connection_pool=pool), pool
 
 
 def _kind(node: Node, kinds: tuple[Any, Any, Any]) -> Any:

@@ -5,6 +5,10 @@ that wakes a task that asks a parser: for the many small answers of a job queue 
 """
 
 import asyncio
+import math
+import select
+import socket
+import ssl
 from collections import deque
 from typing import Any, Final
 
@@ -13,6 +17,7 @@ from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
 
 _NOTHING: Final = object()
+_CHUNK: Final = 65_536  #: bytes read at once
 SLOW: Final = 0.25  #: seconds after which an answer is late: others take another connection
 DEAD: Final = 10.0  #: seconds after which it will not come any more
 
@@ -24,9 +29,7 @@ class Wire(asyncio.Protocol):
         self._writer = connection._writer  # noqa: SLF001 - to be kept: its end would close the transport
         self.room: asyncio.Future[None] | None = None  #: while there is none: when there will be
         self._is_open = True
-        self._parser = hiredis.Reader(
-            protocolError=redis_errors.InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_NOTHING
-        )
+        self._parser = _parser()
         self._transport: asyncio.Transport = self._writer.transport
         self._transport.set_protocol(self)
         connection._reader = connection._writer = None  # noqa: SLF001 - it is ours now
@@ -96,6 +99,7 @@ class Pipe(Wire):
         self._loop = asyncio.get_running_loop()
         self._trips: deque[_Trip] = deque()
         self._retired = False
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def is_good(self) -> bool:
@@ -110,10 +114,29 @@ class Pipe(Wire):
         """Commands out, and so many answers back, errors among them."""
         if self.room is not None:
             await self.wait_for_room()
-        trip = _Trip(self._loop, count)
+        return await self.post(data, count)
+
+    def post(self, data: bytes, count: int, within: float | None = None) -> "asyncio.Future[list[Any]]":
+        """The same, also while there is no room; TimeoutError if they are not there within so many seconds."""
+        trip = _Trip(self._loop, count, within)
         self._trips.append(trip)
+        if within is not None and self._alarm is None:
+            self._alarm = self._loop.call_at(trip.until, self._refuse_late)
         self.send(data)
-        return await trip.answers
+        return trip.answers
+
+    def _refuse_late(self) -> None:
+        """One timer for all: those whose time is over wait no more. Their answers may still come."""
+        now, self._alarm, following = self._loop.time(), None, math.inf
+        for trip in self._trips:
+            if trip.answers.done():
+                continue
+            if trip.until <= now:
+                trip.answers.set_exception(TimeoutError("no answer in time"))
+            else:
+                following = min(following, trip.until)
+        if following < math.inf:
+            self._alarm = self._loop.call_at(following, self._refuse_late)
 
     def retire(self, *, after_use: bool = False) -> None:
         """Close it as soon as nobody waits for an answer: now, or when it has been used."""
@@ -133,6 +156,8 @@ class Pipe(Wire):
             self.close()
 
     def ended(self, error: Exception) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         for trip in self._trips:
             if not trip.answers.done():
                 trip.answers.set_exception(redis_errors.ConnectionError(str(error)))
@@ -144,10 +169,67 @@ class Pipe(Wire):
 
 
 class _Trip:
-    __slots__ = ("answers", "count", "found", "since")
+    __slots__ = ("answers", "count", "found", "since", "until")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int, within: float | None) -> None:
         self.answers: asyncio.Future[list[Any]] = loop.create_future()
         self.count = count
         self.found: list[Any] = []
         self.since = loop.time()
+        self.until = math.inf if within is None else self.since + within
+
+
+class SyncWire:
+    """The same for blocking code, one trip at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection  # kept: its end would close the socket
+        self._socket: socket.socket = connection._sock  # noqa: SLF001 - from here on it is ours
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._parser = _parser()
+
+    def is_spent(self) -> bool:
+        """It was closed from the other side, or holds an answer that nobody waits for."""
+        arrived = bool(self._poll.poll(0))
+        return _is_spent_tls(self._socket) if arrived and isinstance(self._socket, ssl.SSLSocket) else arrived
+
+    def trip(self, data: bytes, count: int) -> list[Any]:
+        """Commands out, and so many answers back, errors among them."""
+        found: list[Any] = []
+        try:
+            self._socket.sendall(data)
+            while len(found) < count:
+                arrived = self._socket.recv(_CHUNK)
+                if not arrived:
+                    raise redis_errors.ConnectionError("the server closed the connection")
+                self._parser.feed(arrived)
+                while (answer := self._parser.gets()) is not _NOTHING:
+                    found.append(answer)
+        except TimeoutError as error:
+            raise redis_errors.TimeoutError("no answer in time") from error
+        return found
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+def _is_spent_tls(connection: ssl.SSLSocket) -> bool:
+    """What can be read of such a connection need not be an answer: the server also sends keys for later."""
+    timeout = connection.gettimeout()
+    connection.settimeout(0)
+    try:
+        connection.recv(1)
+    except (ssl.SSLWantReadError, BlockingIOError):
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.settimeout(timeout)
+    return True
+
+
+def _parser() -> Any:
+    return hiredis.Reader(
+        protocolError=redis_errors.InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_NOTHING
+    )
