@@ -3,12 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.engine.answers import Placed, checked, full
-from penstock.engine.engine import PAGE, Engine, NewJob
+from penstock.engine.answers import Placed, checked, refused
+from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
 from penstock.engine.link import Call
 from penstock.errors import BadArguments, PenstockError, Unavailable
+from penstock.stored import has_label
+
+if TYPE_CHECKING:
+    from penstock.job import Header
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -232,7 +236,7 @@ class _Line:
         else:
             for job, answer, found in zip(page, answers, placed, strict=True):
                 if found.word == "full":
-                    _refuse([answer], full(job.header.queue))
+                    _refuse([answer], refused(job.header.queue))
                 elif not answer.done():
                     answer.set_result(found)
 
@@ -251,8 +255,33 @@ def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
     """The same; QueueFull if one of them was not taken."""
     for found, job in zip(placed, page, strict=True):
         if found.word == "full":
-            raise full(job.header.queue)
+            raise refused(job.header.queue)
     return placed
+
+
+class _Page:
+    """Collects jobs until a page is full, in number or in bytes."""
+
+    def __init__(self) -> None:
+        self.jobs: list[NewJob] = []
+        self._size = 0
+        self._header: Header | None = None  #: of the first
+        self._most = PAGE
+
+    def add(self, job: NewJob) -> list[NewJob] | None:
+        """Add a job; the page before it, if it did not fit any more."""
+        full = None
+        self._size += len(job.payload)
+        is_other = job.header is not self._header
+        number = len(self.jobs)
+        if number and (self._size > BYTES or number >= self._most or (is_other and number >= PAGE)):
+            full, self.jobs, self._size = self.jobs, [], len(job.payload)
+        if not self.jobs:
+            self._header, self._most = job.header, ALIKE if has_label(job.header) else PAGE
+        elif is_other:
+            self._most = PAGE
+        self.jobs.append(job)
+        return full
 
 
 async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
@@ -261,30 +290,22 @@ async def pages(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator
         for each_page in pages_sync(jobs):
             yield each_page
         return
-    page: list[NewJob] = []
-    size = 0
+    page = _Page()
     async for job in jobs:
-        size += len(job.payload)
-        if len(page) == PAGE or (size > BYTES and page):
-            yield page
-            page, size = [], len(job.payload)
-        page.append(job)
-    if page:
-        yield page
+        if full := page.add(job):
+            yield full
+    if page.jobs:
+        yield page.jobs
 
 
 def pages_sync(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
     """The same for blocking code."""
-    page: list[NewJob] = []
-    size = 0
+    page = _Page()
     for job in jobs:
-        size += len(job.payload)
-        if len(page) == PAGE or (size > BYTES and page):
-            yield page
-            page, size = [], len(job.payload)
-        page.append(job)
-    if page:
-        yield page
+        if full := page.add(job):
+            yield full
+    if page.jobs:
+        yield page.jobs
 
 
 def made_of(items: Iterable[S] | AsyncIterable[S], make: Callable[[S], T]) -> Iterable[T] | AsyncIterable[T]:

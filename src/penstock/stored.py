@@ -180,6 +180,11 @@ def pack(header: Header) -> bytes:
     return label + lane if label and (lane or not lanes) else _encode(header)
 
 
+def has_label(header: Header) -> bool:
+    """Whether a new job can do with a label."""
+    return pack(header)[0] == PLAIN
+
+
 def _is_only_limited(lane: str) -> bool:
     _, *rest = lane.split(_SEPARATOR)
     return not rest or not (rest[1] or rest[3])  # a rate, or an order

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from penstock import BadArguments, Call, Job, JobNotFound, Lane, Penstock, Unavailable
-from penstock.engine.engine import PAGE
+from penstock.engine.audit import audit
+from penstock.engine.engine import ALIKE, PAGE
 from penstock.producer import SPLIT
 from tests.api.looks import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
@@ -150,9 +151,24 @@ async def test_enqueue_many_sends_a_page_per_script_call(app: Penstock) -> None:
 
     await app.enqueue_many([echo.call(0)])
     before = await stats(app, "fcall")
-    jobs = await app.enqueue_many(calls_of(echo, range(5 * PAGE)))
-    assert len({job.id for job in jobs}) == 5 * PAGE
+    jobs = await app.enqueue_many(calls_of(echo, range(5 * ALIKE)))
+    assert len({job.id for job in jobs}) == 5 * ALIKE
     assert await stats(app, "fcall") - before == 5
+
+
+async def test_calls_that_are_not_alike_come_in_smaller_pages(app: Penstock) -> None:
+    @app.task
+    async def echo(x: int) -> int:
+        return x
+
+    other = echo.using(priority=3)
+    before = await stats(app, "fcall")
+    for numbers in (range(PAGE), range(PAGE + 1), range(2 * PAGE)):
+        await app.enqueue_many((other if number == 50 else echo).call(number) for number in numbers)
+    await app.enqueue_many(other.call(number) if number >= PAGE else echo.call(number) for number in range(3 * PAGE))
+    assert await stats(app, "fcall") - before == 1 + 2 + 2 + 2
+    assert (await app.hub.views.counts())["default"]["ready"] == 7 * PAGE + 1
+    assert await audit(app.hub.engine) == []
 
 
 async def test_enqueue_many_bounds_a_page_in_bytes_too(app: Penstock) -> None:
@@ -176,7 +192,7 @@ async def test_calls_that_fail_half_way_raise_their_own_error_and_leave_whole_pa
         return x
 
     def broken() -> Iterator[Call[int]]:
-        yield from calls_of(echo, range(2 * PAGE + 50))
+        yield from calls_of(echo, range(2 * ALIKE + 50))
         raise LookupError("no more rows")
 
     async def broken_stream() -> AsyncIterator[Call[int]]:
@@ -186,7 +202,7 @@ async def test_calls_that_fail_half_way_raise_their_own_error_and_leave_whole_pa
     with pytest.raises(LookupError, match="no more rows"):
         await app.enqueue_many(broken_stream() if asynchronous else broken())
     counts = await app.hub.views.counts()
-    assert counts.get("default", {}).get("ready", 0) in {PAGE, 2 * PAGE}
+    assert counts.get("default", {}).get("ready", 0) in {ALIKE, 2 * ALIKE}
 
 
 async def test_a_call_with_bad_arguments_in_the_middle_is_refused_where_it_is_written(app: Penstock) -> None:

@@ -25,11 +25,11 @@ class Placed(NamedTuple):
 def checked(placed: Placed, queue: str) -> Placed:
     """The same; QueueFull if it was not taken."""
     if placed.word == "full":
-        raise full(queue)
+        raise refused(queue)
     return placed
 
 
-def full(queue: str) -> QueueFull:
+def refused(queue: str) -> QueueFull:
     return QueueFull(
         f"queue {queue!r} is full: as many jobs wait in it as its max_size allows; this one was not stored"
     )

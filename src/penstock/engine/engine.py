@@ -22,9 +22,10 @@ from penstock.job import Header
 from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
-from penstock.stored import pack
+from penstock.stored import PLAIN, pack
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
+ALIKE: Final = 250  #: of new jobs that have one label, which takes as long
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 DEEPEST: Final = 8  #: batches inside each other
 CRASHES: Final = 3  #: crashes that bury a job
@@ -98,12 +99,16 @@ class Engine:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
         args: list[Argument] = []
-        last, packed = None, b""
-        for job in _page(jobs):
-            before = packed
+        last, packed, kinds = None, b"", 0
+        for job in jobs:
+            given = b""
             if job.header is not last:
-                last, packed = job.header, pack(job.header)
-            args += (job.id, b"" if packed == before else packed, job.payload)
+                last, before = job.header, packed
+                packed = pack(last)
+                if packed != before:
+                    given, kinds = packed, kinds + 1
+            args += (job.id, given, job.payload)
+        _page(jobs, ALIKE if kinds == 1 and packed[0] == PLAIN else PAGE)
         return self.link.call("enqueue", tuple(args), partial(answers.read_placed, jobs))
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
@@ -337,9 +342,9 @@ class Engine:
         return [self.keys(name) for name in KINDS]
 
 
-def _page(items: Sequence[Any]) -> Sequence[Any]:
-    if len(items) > PAGE:
-        raise ValueError(f"{len(items)} jobs in one call; a page has at most {PAGE}")
+def _page(items: Sequence[Any], most: int = PAGE) -> Sequence[Any]:
+    if len(items) > most:
+        raise ValueError(f"{len(items)} jobs in one call; a page has at most {most}")
     return items
 
 

@@ -6,10 +6,11 @@ that wakes a task that asks a parser: for the many small answers of a job queue 
 
 import asyncio
 import math
+import os
 import select
-import socket
 import ssl
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final
 
 import hiredis
@@ -32,6 +33,8 @@ class Wire(asyncio.Protocol):
         self._parser = _parser()
         self._transport: asyncio.Transport = self._writer.transport
         self._transport.set_protocol(self)
+        encrypted = self._transport.get_extra_info("ssl_object") is not None
+        self._file: int = -1 if encrypted else self._transport.get_extra_info("socket").fileno()
         connection._reader = connection._writer = None  # noqa: SLF001 - it is ours now
 
     @property
@@ -45,6 +48,16 @@ class Wire(asyncio.Protocol):
         """Nothing will come any more."""
 
     def send(self, data: bytes) -> None:
+        """Send at once what the socket takes.
+
+        uvloop would wait for the end of its turn: whatever runs until then could have run beside the server.
+        """
+        if self._file >= 0 and not self._transport.is_closing() and not self._transport.get_write_buffer_size():
+            with suppress(OSError):  # there is no room, or the transport will find out why
+                sent = os.write(self._file, data)
+                if sent == len(data):
+                    return
+                data = data[sent:]
         self._transport.write(data)
 
     async def wait_for_room(self) -> None:
@@ -184,7 +197,7 @@ class SyncWire:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection  # kept: its end would close the socket
-        self._socket: socket.socket = connection._sock  # noqa: SLF001 - from here on it is ours
+        self._socket: Any = connection._sock  # noqa: SLF001 - from here on it is ours
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._parser = _parser()
