@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.adapters.jobs import Job, marks
 
-STEP = (
-    0.002  #: seconds between two looks at a mark; half a millisecond uvloop would not sleep, but busy a core
-)
+STEP = 0.002  #: seconds between two looks at a mark; half a millisecond uvloop would not sleep, but busy a core
 
 
 async def serve(sender, answers):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from penstock.job import Header
 
 _SEPARATOR: Final = "\x1f"
+USUAL: Final = Header(state="", task="")  #: what a label need not say
 
 
 class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -192,8 +193,16 @@ def _is_only_limited(lane: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch: str) -> bytes:
-    text = f"{queue}\x1f{priority:02d}\x1f{task}\x1f{keep}\x1f{retries}"
-    return _short(f"{text}\x1f{batch}" if batch else text)
+    """What is usual is left out."""
+    parts = [
+        queue if queue != USUAL.queue else "",
+        f"{priority:02d}" if priority != USUAL.priority else "",
+        task,
+        str(keep) if keep != USUAL.keep else "",
+        str(retries) if retries != USUAL.retries else "",
+        *([batch] if batch else []),
+    ]
+    return _short(_SEPARATOR.join(parts))
 
 
 def _short(text: str) -> bytes:
@@ -211,10 +220,10 @@ def kind(label: str, lane: str = "") -> Header:
         return Header(
             state="ready",
             task=task,
-            queue=queue,
-            priority=int(priority),
-            keep=int(keep),
-            retries=int(retries),
+            queue=queue or USUAL.queue,
+            priority=int(priority or USUAL.priority),
+            keep=int(keep or USUAL.keep),
+            retries=int(retries or USUAL.retries),
             lanes=[lane] if lane else [],
             home=1 if lane else 0,
             batch=batch,

@@ -14,9 +14,13 @@ from tests.engine.factories import raw
 
 
 async def is_at_rest(app: Penstock, workers: int = 1) -> bool:
+    """Whether so many have nothing to do, and are heard."""
     engine = app.hub.engine
-    found = await (await raw(engine)).zrange(engine.keys("idle"), 0, -1)
-    return sum(bytes(member).startswith(b"!") for member in found) == workers
+    client: Any = await raw(engine)
+    found = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
+    names = [member[2:].decode() for member in found if member.startswith(b"!\x1f")]
+    heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.mailbox(name)) for name in names]
+    return len(names) == workers and all(number for _, number in heard)
 
 
 def letters_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:

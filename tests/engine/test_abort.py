@@ -95,6 +95,12 @@ async def before_enqueue_single(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_enqueue_page(engine: Engine, clock: Clock) -> Call[Any]:
+    await (await TestWorker(engine, "sleeper").register()).lease()
+    return engine.enqueue([new_job(f"a{n}", payload=b"." * size) for n, size in enumerate((10, 300, 10))])
+
+
+@scenario
 async def before_enqueue_by_letter(engine: Engine, clock: Clock) -> Call[Any]:
     listener = (await raw(engine)).pubsub()  # until its client is closed
     await listener.ssubscribe(engine.keys.mailbox("sleeper"))

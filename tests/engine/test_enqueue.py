@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.engine.answers import Placed
-from penstock.engine.engine import PAGE, Engine
+from penstock.engine.audit import audit
+from penstock.engine.engine import ALIKE, PAGE, Engine
 from penstock.engine.views import Views
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
@@ -212,10 +213,14 @@ async def test_the_timer_is_told_when_something_is_due_or_expires_earlier_than_w
 
 async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engine) -> None:
     with pytest.raises(ValueError, match=f"at most {PAGE}"):
-        engine.enqueue([new_job() for _ in range(PAGE + 1)])
-    placed = await engine.enqueue([new_job() for _ in range(PAGE)])
-    assert len({one.id for one in placed if one.word == "created"}) == PAGE
-    assert len(await happened(engine)) == PAGE
+        engine.enqueue([new_job(priority=n % 2) for n in range(PAGE + 1)])
+    with pytest.raises(ValueError, match=f"at most {PAGE}"):
+        engine.enqueue([new_job(due=5) for n in range(PAGE + 1)])
+    with pytest.raises(ValueError, match=f"at most {ALIKE}"):
+        engine.enqueue([new_job() for _ in range(ALIKE + 1)])
+    placed = await engine.enqueue([new_job() for _ in range(ALIKE)])
+    assert len({one.id for one in placed if one.word == "created"}) == ALIKE
+    assert len(await happened(engine)) == ALIKE
 
 
 # A single job takes a shorter way (lib/single.lua)
@@ -247,6 +252,48 @@ async def test_a_single_job_does_what_one_among_others_does(url: str, engine: En
     finally:
         await (await raw(twin)).delete(*twin.all_keys())
         await twin.link.endpoint.aclose()
+
+
+# A page of jobs alike does, too (lib/page.lua)
+
+
+async def test_a_page_of_jobs_alike_does_what_other_pages_do(url: str, engine: Engine, clock: Clock) -> None:
+    twin = open_engine(url, namespace(), clock)
+    sizes = (0, 1, 7, 255, 256, 300)
+    try:
+        for one in (engine, twin):
+            worker = await TestWorker(one, "w", queues=("mail",)).register()
+            assert await worker.lease() == []
+        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+            for number, fields in enumerate([{}, {"queue": "mail", "priority": 7, "retries": 0, "keep": 5}, {}, {}]):
+                clock.advance(20_000)
+                jobs = [new_job(f"{number}-{n}", payload=b"." * sizes[n % 6], **fields) for n in range(90)]
+                placed = await engine.enqueue(jobs)
+                assert placed == [("created", job.id, "ready") for job in jobs]
+                assert await twin.enqueue([*jobs, jobs[0]]) == [*placed, placed[0]]  # one that is there: the long way
+                assert await box.letters() == await other.letters() == (["work"] if number == 1 else [])
+                assert await contents(engine) == await contents(twin)
+        assert await happened(engine) == await happened(twin)
+        assert await audit(engine) == []
+        assert await engine.enqueue(jobs) == placed  # sent again
+        assert await contents(engine) == await contents(twin)
+    finally:
+        await (await raw(twin)).delete(*twin.all_keys())
+        await twin.link.endpoint.aclose()
+
+
+async def test_a_page_for_a_queue_with_a_setting_is_counted(engine: Engine) -> None:
+    await engine.cap("default", most=2)
+    words = [placed.word for placed in await engine.enqueue([new_job(name) for name in "abc"])]
+    assert words == ["created", "created", "full"]
+
+
+async def test_a_label_is_sent_once_for_those_that_follow_with_the_same(engine: Engine) -> None:
+    jobs = [new_job("a"), new_job("b"), new_job("c", task="other"), new_job("d", task="other"), new_job("e")]
+    call = engine.enqueue(jobs)
+    assert [bool(given) for given in call.args[1::3]] == [True, False, True, False, True]
+    assert [placed.word for placed in await call] == ["created"] * 5
+    assert [(await header_of(engine, job.id)).task for job in jobs] == [job.header.task for job in jobs]
 
 
 async def test_a_single_job_for_a_queue_with_a_setting_is_counted(engine: Engine) -> None:

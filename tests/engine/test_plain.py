@@ -29,7 +29,7 @@ OTHERS = {
     "a unique key": Header(state="", task="t", unique="u"),
     "a due time": Header(state="", task="t", due=5),
     "an expiry": Header(state="", task="t", expires=5),
-    "a long name": Header(state="", task="t" * 240),
+    "a long name": Header(state="", task="t" * 256),
 }
 
 

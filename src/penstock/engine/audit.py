@@ -13,7 +13,7 @@ import msgspec
 from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
 from penstock.engine.engine import Engine
-from penstock.engine.keys import KINDS, SEPARATOR
+from penstock.engine.keys import KINDS, SEPARATOR, rank
 from penstock.job import FINISHED, WAITING, Header
 from penstock.schedule import unpack, unpack_standing
 from penstock.stored import read_header, read_payload
@@ -44,8 +44,8 @@ def place(job_id: str, header: Header) -> Place:
     """The one index entry that a job with this header has."""
     match header.state:
         case "ready":
-            rank = f"{header.priority:02d}{header.seq:014d}"
-            return Place("ready", 0, SEPARATOR.join((header.queue, rank, job_id)).encode())
+            member = SEPARATOR.join((header.queue, rank(header.priority, header.seq), job_id))
+            return Place("ready", 0, member.encode())
         case "running":
             return Place("leases", 0, f"{header.claim}{SEPARATOR}{job_id}".encode())
         case "held":

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.engine.engine import Engine
-from penstock.engine.keys import SEPARATOR
+from penstock.engine.keys import SEPARATOR, rank
 from penstock.job import WAITING, Header
 
 Found = tuple[str, str | bytes, str]  #: rule, subject, text
@@ -53,8 +53,8 @@ def waiting_place(header: Header) -> tuple[str, str, str]:
     """Lane, queue and rank of a job that is held: whose turn it is comes first, an ordered lane knows no priorities."""
     spec = specs_of(header)[header.home - 1]
     if header.home == header.turn:
-        return spec.name, header.queue, "0" * 16
-    return spec.name, header.queue, f"{0 if spec.kind else header.priority:02d}{header.arrival:014d}"
+        return spec.name, header.queue, rank(0, 0)
+    return spec.name, header.queue, rank(0 if spec.kind else header.priority, header.arrival)
 
 
 def holds(header: Header, place: int) -> bool:

@@ -54,6 +54,11 @@ SEPARATOR: Final = "\x1f"
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
 
 
+def rank(priority: int, number: int) -> str:
+    """A place in line as text, to be sorted by; the same as rank_of in lib/record.lua."""
+    return f"{priority:02d}{number:011x}"
+
+
 class Keys:
     """The names of one namespace's keys and channels."""
 

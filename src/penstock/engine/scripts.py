@@ -24,9 +24,9 @@ from penstock.batch_state import BatchState
 from penstock.engine.functions import library, words_of
 from penstock.exposition import RANGES
 from penstock.job import DELAY_BELOW, Header
-from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING
+from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
 
-SCHEMA: Final = "1"
+SCHEMA: Final = "2"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
@@ -192,7 +192,11 @@ def _constants() -> dict[str, str]:
             "AT_REST": "'!\\31'",
             "SHORTEST": f"' {RANGES_MS[0]}'",
             "DELAY_BELOW": str(DELAY_BELOW),
-            "PAIRS": "'" + "".join(f"{n:02d}" for n in range(100)) + "'",
+            "PAIRS": "'" + "".join(f"{n:02x}" for n in range(256)) + "'",
+            "USUAL_QUEUE": f"'{USUAL.queue}'",
+            "USUAL_PRIORITY": f"'{USUAL.priority:02d}'",
+            "USUAL_KEEP": str(USUAL.keep),
+            "USUAL_RETRIES": str(USUAL.retries),
             "EVENTS": str(EVENTS_KEPT),
             "STATS_MINUTES": str(STATS_MINUTES),
             "BLANK": f"'{blank}'",

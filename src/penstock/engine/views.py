@@ -13,7 +13,7 @@ from penstock.batch_state import BatchStatus, read_state, status_of
 from penstock.engine.answers import due_cron
 from penstock.engine.audit_lanes import waiting_place
 from penstock.engine.engine import Engine
-from penstock.engine.keys import SEPARATOR
+from penstock.engine.keys import SEPARATOR, rank
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
 from penstock.job import Attempt, Header
@@ -251,7 +251,7 @@ class Views:
             return None
         header = record.header
         first = f"[{header.queue}{SEPARATOR}"
-        member = f"({header.queue}{SEPARATOR}{header.priority:02d}{header.seq:014d}{SEPARATOR}{job_id}"
+        member = f"({header.queue}{SEPARATOR}{rank(header.priority, header.seq)}{SEPARATOR}{job_id}"
         return int(await self._link.ask(lambda client: client.zlexcount(self._key("ready"), first, member)))
 
     async def explain(self, job_id: str) -> str:
@@ -292,8 +292,8 @@ class Views:
         return f"held: {what} has room for others that are next; {place}"
 
     async def _before_in_lane(self, job_id: str, header: Header) -> int:
-        lane, queue, rank = waiting_place(header)
-        first, last = f"[{lane}{SEPARATOR}{queue}{SEPARATOR}", f"({SEPARATOR.join((lane, queue, rank, job_id))}"
+        place = waiting_place(header)
+        first, last = f"[{SEPARATOR.join(place[:2])}{SEPARATOR}", f"({SEPARATOR.join((*place, job_id))}"
         return int(await self._link.ask(lambda client: client.zlexcount(self._key("held"), first, last)))
 
     async def _why_ready(self, job_id: str, header: Header) -> str:

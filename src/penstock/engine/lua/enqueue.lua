@@ -85,9 +85,7 @@ local function told(given)
     one[BATCH], one[PRIORITY] = kind[BATCH], kind[PRIORITY]
     batch_kit.adopt(one)
     if one[PRIORITY] ~= kind[PRIORITY] then
-      local priority = string.format('%02d', one[PRIORITY])
-      local words = { kind[QUEUE], priority, kind[TASK], digits(kind[KEEP]), kind[RETRIES], kind[BATCH] }
-      kind = kind_of(table.concat(words, SEP))
+      kind = kind_of((string.gsub(label, '^([^\31]*\31)%d*', '%1' .. string.format('%02d', one[PRIORITY]))))
     end
   end
   one.kind, one.spec = kind, one[LANES][1]

@@ -28,9 +28,12 @@ local function kind_of(label)
   local kind = kinds[label]
   if kind then return kind end
   local queue, priority, task, keep, retries, batch =
-    string.match(label, '^([^\31]+)\31(%d%d)\31([^\31]+)\31(%d+)\31(%d+)\31?([^\31]*)$')
+    string.match(label, '^([^\31]*)\31(%d*)\31([^\31]+)\31(%d*)\31(%d*)\31?([^\31]*)$')
+  if not task then error('no label') end
+  if queue == '' then queue = USUAL_QUEUE end
   kind = {
-    [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = priority + 0, [KEEP] = keep + 0, [RETRIES] = retries + 0,
+    [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = (priority ~= '' and priority or USUAL_PRIORITY) + 0,
+    [KEEP] = (keep ~= '' and keep or USUAL_KEEP) + 0, [RETRIES] = (retries ~= '' and retries or USUAL_RETRIES) + 0,
     [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '', [BATCH] = batch,
     mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, spans = {},
   }

@@ -40,12 +40,14 @@ end
 -- number to the next most of what is written is the same, so it is written once: what record_of and rank_of would give.
 local function with_places(ids, mark, line, before)
   local records, places = { 'HSET', jobs }, { 'ZADD', ready }
-  local by_size, start, hundred = {}, nil, nil
+  local by_size, start, place = {}, nil, nil
   for i = 1, #ids do
     local id, payload, number = ids[i], ARGV[i * 3], before + i
-    local low, pair, size = number % 256, number % 100, #payload
-    if low == 0 or not start then start = mark .. string.sub(struct.pack('>BI8', 207, number), 1, 8) end
-    if pair == 0 or not hundred then hundred = line .. string.format('%012d', (number - pair) / 100) end
+    local low, size = number % 256, #payload
+    if low == 0 or not start then
+      start = mark .. string.sub(struct.pack('>BI8', 207, number), 1, 8)
+      place = line .. string.format('%09x', (number - low) / 256)
+    end
     local middle = by_size[size]
     if not middle then
       middle = struct.pack('>BI8BI4', 207, now, 206, size) .. (size < 256 and string.char(196, size) or NOWHERE)
@@ -53,7 +55,7 @@ local function with_places(ids, mark, line, before)
     end
     local at = i * 2
     records[at + 1], records[at + 2] = id, start .. string.char(low) .. middle .. (size < 256 and payload or '')
-    places[at + 1], places[at + 2] = '0', hundred .. string.sub(PAIRS, pair * 2 + 1, pair * 2 + 2) .. SEP .. id
+    places[at + 1], places[at + 2] = '0', place .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id
   end
   return records, places
 end

@@ -11,7 +11,10 @@ end
 local function mark_of(claim) return cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207) end
 
 -- rank_of(priority, number) → a place in line as text, to be sorted by.
-local function rank_of(priority, number) return string.format('%02d%014d', priority, number) end
+local function rank_of(priority, number) return string.format('%02d%011x', priority, number) end
 
 -- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
-local function in_label(mark) return string.match(mark, '^..([^\31]+)\31(%d%d)\31([^\31]+)\31%d+\31%d+$') end
+local function in_label(mark)
+  local queue, priority, task = string.match(mark, '^..([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')
+  if task then return queue ~= '' and queue or USUAL_QUEUE, priority ~= '' and priority or USUAL_PRIORITY, task end
+end
