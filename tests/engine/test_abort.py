@@ -437,13 +437,14 @@ async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_by_letter"}
+    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_page", "enqueue_by_letter"}
 
 
 #: The scripts are the same on a cluster: there, others than these take their turn in the long run.
 ON_CLUSTER = {
     "enqueue",
     "enqueue_single",
+    "enqueue_page",
     "enqueue_by_letter",
     "lease",
     "complete",

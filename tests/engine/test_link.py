@@ -134,7 +134,7 @@ async def test_a_layout_that_is_not_known_is_refused_and_not_touched(url: str, v
     client = await raw(engine)
     await client.hset(engine.keys("meta"), "schema", "99")
     before = await dump(engine)
-    with pytest.raises(SchemaMismatch, match="layout 99, this Penstock knows 1"):
+    with pytest.raises(SchemaMismatch, match=f"layout 99, this Penstock knows {SCHEMA}"):
         await call
     with pytest.raises(UnsuitableServer):
         call.sync()

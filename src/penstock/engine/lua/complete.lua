@@ -79,7 +79,7 @@ local function taken_apart(number, packed)
   local at, spec = made.length + (first == BEGUN and 18 or 36), nil
   local kind = kind_at(packed, at, made.kind)
   made.kind, at = kind, at + #kind.mark
-  if first == BEGUN_LANED then at, spec = cmsgpack.unpack_limit(packed, 1, at) end
+  if first == BEGUN_LANED then at, spec = lane_at(packed, at, kind) end
   if is_inside(packed, at + 23) == nil then return nil end
   return made, kind, at + 23, spec, spec and lane_name(spec)
 end

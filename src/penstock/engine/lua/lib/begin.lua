@@ -75,21 +75,21 @@ local function start_plain(some, raw, from)
   return to + 1
 end
 
--- lanes_from(some, raw, from, mark) → the same of those with a lane: of each its kind, its lane, its size; and their lanes.
+-- lanes_from(some, raw, from, mark) → the same of those with a lane: by position their kinds, lanes and sizes; and the names of lanes.
 local function lanes_from(some, raw, from, mark)
-  local found, asked, far, kind, to = {}, {}, {}, nil, #some
+  local found, specs, sizes, asked, far, kind, to = {}, {}, {}, {}, {}, nil, #some
   for i = from, to do
     local packed = raw[i]
     if not packed or string.sub(packed, 1, 2) ~= mark or cache[some[i]] then to = i - 1 break end
     kind = kind_at(packed, 20, kind)
-    local at, spec = cmsgpack.unpack_limit(packed, 1, 20 + #kind.mark)
+    local at, spec = lane_at(packed, 20 + #kind.mark, kind)
     local inside = is_inside(packed, at + 23)
     if inside == nil or halted[kind[TASK]] then to = i - 1 break end
     if not inside then far[#far + 1] = some[i] end
-    asked[#asked + 1] = lane_name(spec)
-    found[i] = { kind, spec, struct.unpack('>I4', packed, at + 20) }
+    if spec ~= specs[i - 1] then asked[#asked + 1] = lane_name(spec) end
+    found[i], specs[i], sizes[i] = kind, spec, struct.unpack('>I4', packed, at + 20)
   end
-  return found, to, far, asked
+  return to, found, specs, sizes, far, asked
 end
 
 -- is_next(id, kind, lane, number) → is it this one that the lane would show next?
@@ -100,33 +100,33 @@ end
 -- leave_held(id, kind, lane, row, since): it waits there no more.
 local function leave_held(id, kind, lane, row, since)
   row.waiting, kind.waited = row.waiting - 1, kind.waited + 1
-  left_held(next_lines[id], lane.name .. SEP .. kind[QUEUE] .. SEP)
-  drop(held, next_lines[id])
+  row.group = row.group or lane.name .. SEP .. kind[QUEUE] .. SEP
+  left_held(next_lines[id], row.group)
   measure(kind[QUEUE], 'lane', now - since, 1)
 end
 
 -- start_laned(some, raw, from, state) → the same for those with a lane, which shows or holds them.
 local function start_laned(some, raw, from, state)
   local is_held, mark = state == 'held', IS_BEGUN_LANED .. running_mark
-  local fine, found, to, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
+  local fine, to, kinds_of, specs, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
   if not fine or to < from then return from end
   fetch_payloads(far)
   need_lanes()
   need_line()
   fetch(asked)
+  local slots, exits, members = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready), is_held and next_lines or lines
+  local lane, row
   for i = from, to do
-    local id, packed, kind, spec, bulk = some[i], raw[i], unpack(found[i])
+    local id, packed, kind = some[i], raw[i], kinds_of[i]
     local since, _, number = struct.unpack('>I8BI8', packed, 4)
-    local lane, row = only_limited(spec, kind[QUEUE])
+    if not lane or specs[i] ~= specs[i - 1] or kind ~= kinds_of[i - 1] then lane, row = only_limited(specs[i], kind[QUEUE]) end
     local is_fit = lane and lane.limit - lane.use >= 1 and (not is_held or is_next(id, kind, lane, number))
-    if not is_fit or distant[id] == false or too_much(bulk) then return i end
-    if is_held then
-      leave_held(id, kind, lane, row, since)
-    else
-      unshow_in(row, id)
-      drop(ready, lines[id])
-    end
-    occupy(lane, id)
+    if not is_fit or distant[id] == false or too_much(sizes[i]) then return i end
+    if is_held then leave_held(id, kind, lane, row, since) else unshow_in(row, id) end
+    local a, b = slots.n, exits.n + 1
+    slots[a + 1], slots[a + 2], slots.n = '0', lane.name .. SEP .. id, a + 2
+    exits[b], exits.n = members[id], b
+    lane.use = lane.use + 1
     if row.waiting > 0 and lane.limit - lane.use > #row.shown then refill(lane) end
     fence = fence + 1
     packed = mark .. struct.pack('>I8', fence) .. string.sub(packed, 3)

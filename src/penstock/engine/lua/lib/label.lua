@@ -48,6 +48,15 @@ local function kind_at(raw, at, last)
   return kind_of(label)
 end
 
+-- lane_at(raw, at, kind) → where the lane that is named there ends, and it. Members of a batch mostly have the same.
+local function lane_at(raw, at, kind)
+  local mark = kind.lane_mark
+  if mark and string.sub(raw, at + 1, at + #mark) == mark then return at + #mark, kind.lane end
+  local to, spec = cmsgpack.unpack_limit(raw, 1, at)
+  if kind[BATCH] ~= '' then kind.lane, kind.lane_mark = spec, string.sub(raw, at + 1, to) end
+  return to, spec
+end
+
 -- is_inside(raw, at) → is the payload of such a job part of the record, from there on: 196, its length, and it? Otherwise there
 -- is 192, and it is under `payloads`. Nothing if the record does not end so.
 local function is_inside(raw, at)
