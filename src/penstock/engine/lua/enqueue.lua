@@ -4,8 +4,9 @@
 -- include: record mail single page label header write lanes batches move alike line enter finish create ends room
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
 --       the one before it has, and its payload
--- returns: created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown |
---          sealed | cancelled | ended, its id and nothing
+-- returns: created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its
+--          state; or, if its batch does not take it: unknown | sealed |
+--          cancelled | ended, its id and nothing
 -- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
