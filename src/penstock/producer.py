@@ -9,7 +9,7 @@ from penstock.engine.answers import Placed, checked, refused
 from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
 from penstock.engine.link import Call
 from penstock.errors import BadArguments, PenstockError, Unavailable
-from penstock.stored import has_label
+from penstock.stored import is_plain
 
 if TYPE_CHECKING:
     from penstock.job import Header
@@ -277,7 +277,7 @@ class _Page:
         if number and (self._size > BYTES or number >= self._most or (is_other and number >= PAGE)):
             full, self.jobs, self._size = self.jobs, [], len(job.payload)
         if not self.jobs:
-            self._header, self._most = job.header, ALIKE if has_label(job.header) else PAGE
+            self._header, self._most = job.header, ALIKE if is_plain(job.header) else PAGE
         elif is_other:
             self._most = PAGE
         self.jobs.append(job)

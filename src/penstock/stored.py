@@ -181,9 +181,9 @@ def pack(header: Header) -> bytes:
     return label + lane if label and (lane or not lanes) else _encode(header)
 
 
-def has_label(header: Header) -> bool:
-    """Whether a new job can do with a label."""
-    return pack(header)[0] == PLAIN
+def is_plain(header: Header) -> bool:
+    """Whether a new job can do with a label, and asks for no lane and no batch."""
+    return not header.lanes and not header.batch and pack(header)[0] == PLAIN
 
 
 def _is_only_limited(lane: str) -> bool:
@@ -202,7 +202,9 @@ def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch:
         str(retries) if retries != USUAL.retries else "",
         *([batch] if batch else []),
     ]
-    return _short(_SEPARATOR.join(parts))
+    label = _short(_SEPARATOR.join(parts))
+    # A batch may have the priority written out, which takes two bytes more.
+    return b"" if batch and not parts[1] and len(label) > _LONGEST else label
 
 
 def _short(text: str) -> bytes:

@@ -19,7 +19,7 @@ from penstock import (
     PenstockError,
     current_job,
 )
-from penstock.engine.engine import ALIKE
+from penstock.engine.engine import PAGE
 from tests.api.looks import eventually, kill_connections, on_both, twin
 
 
@@ -258,7 +258,7 @@ async def test_a_generator_that_raises_leaves_it_open_or_cancels_it(
     app: Penstock, tasks: Tasks, caplog: pytest.LogCaptureFixture
 ) -> None:
     def calls() -> Iterator[Any]:
-        yield from (tasks.double.call(n) for n in range(ALIKE + 50))
+        yield from (tasks.double.call(n) for n in range(PAGE + 50))
         raise RuntimeError("the file is broken")
 
     caplog.set_level(logging.WARNING, "penstock")
@@ -267,7 +267,7 @@ async def test_a_generator_that_raises_leaves_it_open_or_cancels_it(
             await kept.add_many(calls())
     status = await kept.status()
     assert status.open
-    assert status.total in {ALIKE, ALIKE + 50}
+    assert status.total in {PAGE, PAGE + 50}
     assert f"batch {kept.id} (kept) stays open" in caplog.text
     with pytest.raises(RuntimeError):
         async with app.batch("dropped", on_error="cancel") as dropped:

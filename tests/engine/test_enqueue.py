@@ -214,8 +214,9 @@ async def test_the_timer_is_told_when_something_is_due_or_expires_earlier_than_w
 async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engine) -> None:
     with pytest.raises(ValueError, match=f"at most {PAGE}"):
         engine.enqueue([new_job(priority=n % 2) for n in range(PAGE + 1)])
-    with pytest.raises(ValueError, match=f"at most {PAGE}"):
-        engine.enqueue([new_job(due=5) for n in range(PAGE + 1)])
+    for fields in ({"due": 5}, {"lanes": ["lock:t"]}, {"batch": "b"}):
+        with pytest.raises(ValueError, match=f"at most {PAGE}"):
+            engine.enqueue([new_job(**fields) for n in range(PAGE + 1)])
     with pytest.raises(ValueError, match=f"at most {ALIKE}"):
         engine.enqueue([new_job() for _ in range(ALIKE + 1)])
     placed = await engine.enqueue([new_job() for _ in range(ALIKE)])

@@ -244,7 +244,7 @@ async def test_strays_in_line_are_dropped_and_hold_up_nobody(engine: Engine) -> 
     )
     await engine.cancel(["ended"])
     await spoil(engine, "spoilt")
-    client, rank = await raw(engine), "00" + "0" * 11
+    client, rank = await raw(engine), "00" + "0" * 12
     strays = [f"default\x1f{rank}\x1f{job_id}" for job_id in ("never-was", "scheduled", "ended")]
     await client.zadd(
         engine.keys("ready"), dict.fromkeys([*strays, "default\x1f", "default\x1f0", "default\x1fx\x1fy"], 0)
@@ -345,7 +345,7 @@ async def test_a_header_that_is_garbled_where_lease_does_not_look_is_buried_when
     if values[0] == "held":  # as if the lane had shown it
         values[0] = "ready"
         await client.zrem(engine.keys("held"), (await client.zrange(engine.keys("held"), 1, 1))[0])
-        await client.zadd(engine.keys("ready"), {f"default\x1f50{values[4]:011x}\x1fbad": 0})
+        await client.zadd(engine.keys("ready"), {f"default\x1f50{values[4]:012x}\x1fbad": 0})
     await client.hset(engine.keys("jobs"), "bad", msgspec.msgpack.encode(values))
     if lost:
         await client.hdel(engine.keys(lost), "bad")

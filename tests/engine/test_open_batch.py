@@ -1,5 +1,7 @@
 """A batch begins: alone, inside another, or not at all."""
 
+import pytest
+
 from penstock.engine.audit import audit
 from penstock.engine.engine import DEEPEST, Engine
 from penstock.engine.mend import reconcile
@@ -8,6 +10,7 @@ from tests.engine.factories import (
     TestWorker,
     batch_of,
     happened,
+    header_of,
     made_by,
     new_batch,
     new_job,
@@ -54,6 +57,15 @@ async def test_batches_are_inside_each_other_up_to_a_depth(engine: Engine) -> No
     for depth in range(DEEPEST, 0, -1):
         await engine.seal_batch(f"b{depth}")
     assert (await numbers_of(engine, "b1"))[:3] == ("ended", 1, 1)
+
+
+@pytest.mark.parametrize("length", range(252, 258))
+async def test_a_batchs_priority_fits_however_long_the_names_are(engine: Engine, length: int) -> None:
+    await engine.open_batch(new_batch("b1", priority=7))
+    job = new_job("a", task="t" * (length - len("\x1f\x1f\x1f\x1f\x1fb1")), batch="b1")
+    assert [placed.word for placed in await engine.enqueue([job])] == ["created"]
+    assert (await header_of(engine, "a")).priority == 7
+    assert await audit(engine) == []
 
 
 async def test_a_job_for_a_batch_that_does_not_take_it_is_refused_and_nothing_is_stored(engine: Engine) -> None:

@@ -22,10 +22,10 @@ from penstock.job import Header
 from penstock.schedule import Source, Spec, Ticks, job_of
 from penstock.schedule import pack as pack_spec
 from penstock.server.connect import Endpoint
-from penstock.stored import PLAIN, pack
+from penstock.stored import is_plain, pack
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
-ALIKE: Final = 250  #: of new jobs that have one label, which takes as long
+ALIKE: Final = 250  #: the same for new jobs with one label, without a lane or a batch, which takes no longer
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 DEEPEST: Final = 8  #: batches inside each other
 CRASHES: Final = 3  #: crashes that bury a job
@@ -108,7 +108,7 @@ class Engine:
                 if packed != before:
                     given, kinds = packed, kinds + 1
             args += (job.id, given, job.payload)
-        _page(jobs, ALIKE if kinds == 1 and packed[0] == PLAIN else PAGE)
+        _page(jobs, ALIKE if kinds == 1 and last is not None and is_plain(last) else PAGE)
         return self.link.call("enqueue", tuple(args), partial(answers.read_placed, jobs))
 
     def promote(self, limit: int = PAGE) -> Call[Due]:

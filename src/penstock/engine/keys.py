@@ -56,7 +56,7 @@ _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
 
 def rank(priority: int, number: int) -> str:
     """A place in line as text, to be sorted by; the same as rank_of in lib/record.lua."""
-    return f"{priority:02d}{number:011x}"
+    return f"{priority:02d}{number:012x}"
 
 
 class Keys:

@@ -25,7 +25,7 @@ end
 
 -- take(ids, queue, member): one more candidate; its member of `ready` is remembered. A second one is a stray.
 local function take(ids, queue, member)
-  local id = string.sub(member, #queue + 16)
+  local id = string.sub(member, #queue + 17)
   if lines[id] then return drop(ready, member) end
   lines[id] = member
   ids[#ids + 1] = id
@@ -39,7 +39,7 @@ local function step(front)
     front.members, front.at = look(front.queue, '(' .. front.members[front.chunk], front.chunk), 1
     member = front.members[1]
   end
-  front.rank = member and string.sub(member, #front.queue + 2, #front.queue + 14)
+  front.rank = member and string.sub(member, #front.queue + 2, #front.queue + 15)
 end
 
 -- merged(names, want) → the first of all these lines, by priority and then by arrival, and whether there may be more.

@@ -135,7 +135,7 @@ local function is_ordered(spec) return lane_name(spec) and lane_kinds[spec] end
 
 -- waiting_line(id, h) → the member of `held` that stands for this job: lane, queue, priority and arrival, id. Whose turn it is
 -- comes first; otherwise in an ordered lane priorities do not matter.
-local FIRST = string.rep('0', 13)
+local FIRST = string.rep('0', 14)
 local function waiting_line(id, h)
   local spec, rank = h[LANES][h[HOME]], FIRST
   if h[HOME] ~= h[TURN] then rank = rank_of(is_ordered(spec) and 0 or h[PRIORITY], h[ARRIVAL]) end

@@ -46,7 +46,7 @@ local function with_places(ids, mark, line, before)
     local low, size = number % 256, #payload
     if low == 0 or not start then
       start = mark .. string.sub(struct.pack('>BI8', 207, number), 1, 8)
-      place = line .. string.format('%09x', (number - low) / 256)
+      place = line .. string.format('%010x', (number - low) / 256)
     end
     local middle = by_size[size]
     if not middle then

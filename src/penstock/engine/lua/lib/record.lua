@@ -11,7 +11,7 @@ end
 local function mark_of(claim) return cmsgpack.pack(claim) .. struct.pack('>BI8B', 207, now, 207) end
 
 -- rank_of(priority, number) → a place in line as text, to be sorted by.
-local function rank_of(priority, number) return string.format('%02d%011x', priority, number) end
+local function rank_of(priority, number) return string.format('%02d%012x', priority, number) end
 
 -- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
 local function in_label(mark)
