@@ -2,10 +2,12 @@
 
 import os
 import secrets
-import threading
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 State = Literal["scheduled", "held", "ready", "running", "done", "dead", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
@@ -95,7 +97,10 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 
 class _Source:
-    """Makes ids, 3,844 at a time: for two to be the same, two processes must have drawn the same 47 bits."""
+    """Makes ids, 3,844 at a time: for two to be the same, two processes must have drawn the same 47 bits.
+
+    Threads and signal handlers may ask at any moment: `next` is one step, so no two get the same, and nobody waits.
+    """
 
     def __init__(self) -> None:
         self._pairs = [first + second for first in _DIGITS for second in _DIGITS]
@@ -103,18 +108,16 @@ class _Source:
 
     def begin(self) -> None:
         """Draw anew: a fork would go on with the ids of its parent."""
-        self._lock = threading.Lock()
-        self._drawn, self._counted = "", 0
+        self._starts: Iterator[str] = iter(())
         _ids.clear()
 
     def more(self, ids: list[str]) -> str:
         """Add some; the first of them."""
-        with self._lock:
-            if not self._drawn or self._counted == len(self._pairs):
-                self._drawn = "".join(secrets.choice(_DIGITS) for _ in range(8))
-                self._counted = secrets.randbelow(len(self._pairs))
-            start = self._drawn + self._pairs[self._counted]
-            self._counted += 1
+        start = next(self._starts, "")
+        while not start:
+            drawn = "".join(secrets.choice(_DIGITS) for _ in range(8))
+            self._starts = map(drawn.__add__, self._pairs[secrets.randbelow(len(self._pairs)) :])
+            start = next(self._starts, "")
         first, *others = [start + pair for pair in self._pairs]
         ids.extend(reversed(others))
         return first

@@ -39,8 +39,8 @@ class Producer:
         return line.enqueue(job)
 
     def _begin_line(self, loop: asyncio.AbstractEventLoop) -> "_Line":
-        for ended in [one for one in self._lines if one.is_closed()]:
-            del self._lines[ended]
+        for ended in [one for one in list(self._lines) if one.is_closed()]:  # copied at once: other threads add theirs
+            self._lines.pop(ended, None)
         line = self._lines[loop] = _Line(self._engine, loop, self._deadline)
         return line
 
@@ -150,6 +150,7 @@ class _Line:
         while self._due and self._due[0][0] <= self._loop.time():
             _refuse([self._due.popleft()[1]], self._late())
         self._waiting = [(job, answer) for job, answer in self._waiting if not answer.done()]
+        self._make_room()
         self._set_alarm()
 
     def _late(self) -> Unavailable:

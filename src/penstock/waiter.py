@@ -29,8 +29,8 @@ class Waiter:
         loop = asyncio.get_running_loop()
         desk = self._desks.get(loop)
         if desk is None:
-            for ended in [one for one in self._desks if one.is_closed()]:
-                del self._desks[ended]
+            for ended in [one for one in list(self._desks) if one.is_closed()]:  # copied at once: threads add theirs
+                self._desks.pop(ended, None)
             desk = self._desks[loop] = _Desk(self._engine, loop)
         return desk
 

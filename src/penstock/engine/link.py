@@ -93,7 +93,7 @@ class Link:
     async def _at_once(self, calls: Sequence[Call[Any]]) -> list[Any] | None:
         """The answers, if there is a connection and nothing is wrong: mostly, and then there is less to do."""
         pipe = self.endpoint.pipe()
-        if pipe is None or not calls:
+        if pipe is None or pipe.is_crowded or not calls:
             return None
         try:
             answers = await pipe.post(b"".join(map(self._short, calls)), len(calls), self.deadline)

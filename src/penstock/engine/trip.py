@@ -16,8 +16,12 @@ async def trip(client: Any, commands: list[bytes]) -> list[Any]:
     """
     if not commands:
         return []
-    pipe = await client.connection_pool.pipe()
-    answers: list[Any] = await pipe.trip(b"".join(commands), len(commands))
+    pool = client.connection_pool
+    pipe = await pool.pipe()
+    if pipe.is_crowded:
+        await pipe.wait_for_turn()
+        pipe = await pool.pipe()  # it may have ended meanwhile, or be late
+    answers: list[Any] = await pipe.post(b"".join(commands), len(commands))
     return _unless_lost(answers)
 
 

@@ -142,8 +142,11 @@ class Endpoint:
             await pool.retire()
 
     def _abandon_closed_loops(self) -> None:
-        for loop in [loop for loop in self._asyncs if loop.is_closed()]:
-            self._asyncs.pop(loop).pool.abandon()
+        for loop in [
+            loop for loop in list(self._asyncs) if loop.is_closed()
+        ]:  # copied at once: other threads add theirs
+            if (ended := self._asyncs.pop(loop, None)) is not None:
+                ended.pool.abandon()
 
     def _drop_sync(self) -> None:
         if self._sync is not None:

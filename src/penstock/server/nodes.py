@@ -68,7 +68,9 @@ class Pool(redis.asyncio.ConnectionPool):
             return pipe
         async with self._opening:  # in turn: so what waits for it is sent in its order
             if self._pipe is None or not self._pipe.is_good:
-                self._pipe = await self.open(Pipe)
+                late, self._pipe = self._pipe, await self.open(Pipe)
+                if late is not None:
+                    late.retire()  # it is closed once it has answered those who wait there
                 if self._retired:
                     self._pipe.retire(after_use=True)
             return self._pipe

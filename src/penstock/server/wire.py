@@ -28,7 +28,9 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, connection: Any) -> None:
         self._writer = connection._writer  # noqa: SLF001 - to be kept: its end would close the transport
-        self.room: asyncio.Future[None] | None = None  #: while there is none: when there will be
+        self._loop = asyncio.get_running_loop()
+        self._is_full = False  #: there is more to send than the server takes
+        self._turns: deque[asyncio.Future[None]] = deque()  #: of those who wait until it is not, in their order
         self._is_open = True
         self._parser = _parser()
         self._transport: asyncio.Transport = self._writer.transport
@@ -60,10 +62,26 @@ class Wire(asyncio.Protocol):
                 data = data[sent:]
         self._transport.write(data)
 
-    async def wait_for_room(self) -> None:
-        """Until what was sent before is on its way."""
-        while self.room is not None:
-            await asyncio.shield(self.room)
+    @property
+    def is_crowded(self) -> bool:
+        """Whether who wants to send should wait for a turn."""
+        return self._is_full or bool(self._turns)
+
+    async def wait_for_turn(self) -> None:
+        """Until what was sent before is on its way, or the connection has ended; then the next has a turn."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        finally:
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        while self._turns and not self._is_full:
+            turn = self._turns.popleft()
+            if not turn.done():  # who waited may be gone
+                turn.set_result(None)
+                return
 
     def close(self, error: Exception | None = None) -> None:
         """At once: a TLS connection that waits for the server's goodbye may outlive its loop."""
@@ -85,22 +103,21 @@ class Wire(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Called by the loop: there is more to send than the server takes."""
-        self.room = asyncio.get_running_loop().create_future()
+        self._is_full = True
 
     def resume_writing(self) -> None:
         """Called by the loop."""
-        room, self.room = self.room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        self._is_full = False
+        self._next_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""
-        self.resume_writing()
         self._end(redis_errors.ConnectionError(f"the connection was lost: {error or 'the server closed it'}"))
 
     def _end(self, error: Exception) -> None:
         if self._is_open:
             self._is_open = False
+            self.resume_writing()  # who waits finds that it is closed
             self.ended(error)
 
 
@@ -109,7 +126,6 @@ class Pipe(Wire):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._loop = asyncio.get_running_loop()
         self._trips: deque[_Trip] = deque()
         self._retired = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -123,14 +139,10 @@ class Pipe(Wire):
     def is_dead(self) -> bool:
         return not self.is_open or self._wait() > DEAD
 
-    async def trip(self, data: bytes, count: int) -> list[Any]:
-        """Commands out, and so many answers back, errors among them."""
-        if self.room is not None:
-            await self.wait_for_room()
-        return await self.post(data, count)
-
     def post(self, data: bytes, count: int, within: float | None = None) -> "asyncio.Future[list[Any]]":
-        """The same, also while there is no room; TimeoutError if they are not there within so many seconds."""
+        """Commands out, and so many answers back, errors among them; TimeoutError if not within so many seconds."""
+        if not self.is_open:
+            raise redis_errors.ConnectionError("the connection was closed")
         trip = _Trip(self._loop, count, within)
         self._trips.append(trip)
         if within is not None and self._alarm is None:
@@ -171,6 +183,7 @@ class Pipe(Wire):
     def ended(self, error: Exception) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None
         for trip in self._trips:
             if not trip.answers.done():
                 trip.answers.set_exception(redis_errors.ConnectionError(str(error)))

@@ -1,0 +1,163 @@
+"""The connection that all calls of an event loop share: late, lost or full, nobody waits for it longer than need be."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.engine.audit import audit
+from penstock.job import new_id
+from tests.api.looks import eventually
+from tests.conftest import namespace
+from tests.engine.factories import new_job
+from tests.proxy import Proxy, proxied
+from tests.servers import Server, running
+
+
+async def pipe_of(app: Penstock) -> Any:
+    """The connection at hand."""
+    for _ in range(2):  # it is at hand once the server that was found has been asked for again
+        await app.hub.engine.cancel(["x"])
+    return app.hub.endpoint.pipe()
+
+
+def big_page(app: Penstock) -> Any:
+    return app.hub.engine.enqueue([new_job(payload=b"x" * 900_000) for _ in range(4)])
+
+
+async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_is_lost(url: str) -> None:
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    with proxied(port) as proxy:
+        async with Penstock(namespace(), url=proxy.url, deadline=10) as app:
+            pipe = await pipe_of(app)
+            calls = [*(big_page(app) for _ in range(4)), *(app.hub.engine.cancel([f"{n}"]) for n in range(3))]
+            proxy.stall("requests")
+            tasks = [asyncio.ensure_future(app.hub.engine.link.run(call)) for call in calls]
+            await eventually(lambda: len(pipe._turns) >= 3)  # they wait for room
+            cut(proxy)
+            proxy.flow()
+            async with asyncio.timeout(5):
+                found = await asyncio.gather(*tasks)
+            assert [one.word for page in found[:4] for one in page] == ["created"] * 16
+            assert found[4:] == [["missing"]] * 3
+            assert await audit(app.hub.engine) == []
+
+
+def cut(proxy: Proxy) -> None:
+    for one in list(proxy._sockets):
+        with contextlib.suppress(OSError):  # it has been closed
+            one.shutdown(socket.SHUT_RDWR)
+
+
+async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: Penstock) -> None:
+    pages = [big_page(app) for _ in range(20)]
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*(app.hub.engine.link.run(page) for page in pages))
+    assert all(placed.word == "created" for page in found for placed in page)
+    assert (await app.hub.views.counts())["default"]["ready"] == 80
+
+
+async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Penstock) -> None:
+    engine, pipe = app.hub.engine, await pipe_of(app)
+    pipe.pause_writing()
+    waiting = [asyncio.ensure_future(engine.link.run(engine.cancel([f"{n}"]))) for n in range(4)]
+    await eventually(lambda: len(pipe._turns) == 4)
+    for gone in waiting[:3]:
+        gone.cancel()
+    pipe.resume_writing()
+    async with asyncio.timeout(2):
+        assert await waiting[3] == ["missing"]
+    assert not pipe.is_crowded
+
+
+async def test_a_connection_that_was_late_is_closed_once_it_has_answered(app: Penstock) -> None:
+    engine, first = app.hub.engine, await pipe_of(app)
+    for _ in range(5):
+        late = asyncio.ensure_future(engine.link.run(engine.cancel(["x"])))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # noqa: ASYNC251 - a program that is busy: the answer is there, and nobody reads it
+        await asyncio.gather(late, engine.link.run(engine.cancel(["y"])))
+    assert not first.is_open or first is await pipe_of(app)
+    client: Any = await app.hub.endpoint.client()
+    assert sum(wire.is_open for wire in client.connection_pool._wires) == 1
+
+
+async def test_a_call_to_a_server_that_stands_still_ends_by_its_deadline() -> None:
+    with running(Server()) as server:
+        app = Penstock(namespace(), url=server.url, deadline=1)
+        async with app:
+            await app.hub.engine.cancel(["x"])
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                begin = time.monotonic()
+                with pytest.raises(Exception, match="did not answer within"):
+                    await app.hub.engine.cancel(["x"])
+                assert time.monotonic() - begin < 4
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            assert await app.hub.engine.cancel(["x"]) == ["missing"]
+
+
+def test_event_loops_of_many_threads_come_and_go(url: str) -> None:
+    app = Penstock(namespace(), url=url)
+    errors: list[Exception] = []
+
+    @app.task
+    async def echo(x: int) -> None: ...
+
+    def some() -> None:
+        try:
+            for n in range(15):
+                asyncio.run(once(n))
+        except Exception as error:  # noqa: BLE001 - told by the test
+            errors.append(error)
+
+    async def once(n: int) -> None:
+        await echo.enqueue(n)
+        await app.aclose()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=some) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
+def test_ids_are_all_different_in_threads_and_signal_handlers() -> None:
+    found: list[list[str]] = [[] for _ in range(5)]
+
+    def some(ids: list[str]) -> None:
+        ids.extend(new_id() for _ in range(20_000))
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        found[4].extend(new_id() for _ in range(500))
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        threads = [threading.Thread(target=some, args=(ids,)) for ids in found[1:4]]
+        for thread in threads:
+            thread.start()
+        some(found[0])
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    ids = [one for some_ids in found for one in some_ids]
+    assert len(set(ids)) == len(ids) >= 80_000
