@@ -1,7 +1,10 @@
 """Fixtures: real servers, one of each kind per test process, and an engine under a random namespace for each test."""
 
 import secrets
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,18 @@ def single() -> Iterator[Server]:
 def cluster() -> Iterator[Cluster]:
     with running(Cluster()) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl to make a certificate")
+    path = tmp_path_factory.mktemp("tls") / "cert.pem"
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    extra = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(path), "-out", f"{path}.crt"]
+    subprocess.run(["openssl", *request.split(), *extra], check=True, capture_output=True)
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
 
 
 class Clock:

@@ -1,10 +1,13 @@
 """A TCP proxy in front of a server that can lose a reply (it was executed, but nobody hears of it), or stall."""
 
+import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hiredis
 
@@ -50,6 +53,10 @@ class Proxy:
     def hang(self) -> None:
         """Pass nothing on any more of the connection that is the next to ask for something, nor close it."""
         self._hangs = True
+
+    def cut(self) -> None:
+        """Cut every connection; new ones are passed on."""
+        _cut(*list(self._sockets))
 
     def close(self) -> None:
         self.flow()
@@ -125,6 +132,48 @@ def _cut(*sockets: socket.socket) -> None:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
         one.close()
+
+
+@contextlib.contextmanager
+def tls_before(port: int, certificate: Path) -> Iterator[int]:
+    """A port that speaks TLS before one that does not."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    ports: list[int] = []
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            while chunk := await source.read(65536):
+                sink.write(chunk)
+                await sink.drain()
+        sink.transport.abort()
+
+    async def both_ways(near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
+        far, to_far = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(near, to_far), pump(far, to_near))
+
+    async def serve() -> None:
+        server = await asyncio.start_server(both_ways, "localhost", 0, family=socket.AF_INET, ssl=context)
+        ports.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await over.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    over = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait(5)
+    try:
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
 
 
 @contextlib.contextmanager

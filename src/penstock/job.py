@@ -82,24 +82,14 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
     error: str  #: JSON
 
 
-def new_id() -> str:
-    """A fresh id of 12 characters: eight that this process has drawn, and a count that begins anywhere.
-
-    One more would take 16 bytes of the server's memory for each job.
-    """
-    try:
-        return _ids.pop()
-    except IndexError:
-        return _source.more(_ids)
-
-
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-class _Source:
+class _Ids:
     """Makes ids, 3,844 at a time: for two to be the same, two processes must have drawn the same 47 bits.
 
-    Threads and signal handlers may ask at any moment: `next` is one step, so no two get the same, and nobody waits.
+    Threads and signal handlers may ask at any moment: `pop` and `next` are one step each, so no two get the same, and
+    nobody waits.
     """
 
     def __init__(self) -> None:
@@ -108,21 +98,30 @@ class _Source:
 
     def begin(self) -> None:
         """Draw anew: a fork would go on with the ids of its parent."""
+        self._ready: list[str] = []  #: the next at the end
         self._starts: Iterator[str] = iter(())
-        _ids.clear()
 
-    def more(self, ids: list[str]) -> str:
-        """Add some; the first of them."""
+    def new(self) -> str:
+        """A fresh id of 12 characters: eight that this process has drawn, and a count that begins anywhere.
+
+        One character more would take 16 bytes of the server's memory for each job.
+        """
+        try:
+            return self._ready.pop()
+        except IndexError:
+            return self._more()
+
+    def _more(self) -> str:
         start = next(self._starts, "")
         while not start:
             drawn = "".join(secrets.choice(_DIGITS) for _ in range(8))
             self._starts = map(drawn.__add__, self._pairs[secrets.randbelow(len(self._pairs)) :])
             start = next(self._starts, "")
         first, *others = [start + pair for pair in self._pairs]
-        ids.extend(reversed(others))
+        self._ready.extend(reversed(others))
         return first
 
 
-_ids: list[str] = []  #: those to come, the next at the end
-_source = _Source()
-os.register_at_fork(after_in_child=_source.begin)
+_ids = _Ids()
+os.register_at_fork(after_in_child=_ids.begin)
+new_id: Final = _ids.new

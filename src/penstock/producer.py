@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.engine.answers import Placed, checked, refused
+from penstock.engine.answers import Placed, checked, queue_full
 from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
 from penstock.engine.link import Call
 from penstock.errors import BadArguments, PenstockError, Unavailable
@@ -237,7 +237,7 @@ class _Line:
         else:
             for job, answer, found in zip(page, answers, placed, strict=True):
                 if found.word == "full":
-                    _refuse([answer], refused(job.header.queue))
+                    _refuse([answer], queue_full(job.header.queue))
                 elif not answer.done():
                     answer.set_result(found)
 
@@ -256,7 +256,7 @@ def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:
     """The same; QueueFull if one of them was not taken."""
     for found, job in zip(placed, page, strict=True):
         if found.word == "full":
-            raise refused(job.header.queue)
+            raise queue_full(job.header.queue)
     return placed
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -220,7 +221,8 @@ async def test_batches_are_listed_the_youngest_first_in_pages(client: httpx.Asyn
         await client.post(f"{BATCHES}/{batch}/seal")
     rows = await all_of(client, "batches", limit=4)
     assert sorted(row["id"] for row in rows) == sorted(made)
-    assert [row["created"] for row in rows] == sorted((row["created"] for row in rows), reverse=True)
+    times = [datetime.fromisoformat(row["created"]) for row in rows]
+    assert times == sorted(times, reverse=True)
     assert {row["id"] for row in await all_of(client, "batches", state="ended")} == set(made[:5])
     assert len(await all_of(client, "batches", state="open", name="n0")) == 10
     assert (await client.get(BATCHES, params={"state": "odd"})).status_code == 422

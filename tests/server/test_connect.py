@@ -4,10 +4,8 @@ import asyncio
 import gc
 import logging
 import os
-import shutil
 import signal
 import ssl
-import subprocess
 import threading
 import time
 import warnings
@@ -108,18 +106,6 @@ async def test_a_socket_file_and_a_password_work(start_server: StartServer, tmp_
     assert await (await place.client()).ping()
     assert "s/e" not in f"{place!r} {await place.client()!r} {place.client_sync()!r}"
     await place.aclose()
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not shutil.which("openssl"):
-        pytest.skip("needs openssl to make a certificate")
-    path = tmp_path_factory.mktemp("tls") / "cert.pem"
-    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
-    extra = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(path), "-out", f"{path}.crt"]
-    subprocess.run(["openssl", *request.split(), *extra], check=True, capture_output=True)
-    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
-    return path
 
 
 def test_tls_is_verified_and_its_connections_close_quietly(certificate: Path) -> None:

@@ -1,7 +1,7 @@
 """What the engine's calls answer, and how it is read from what the scripts return."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,11 +25,11 @@ class Placed(NamedTuple):
 def checked(placed: Placed, queue: str) -> Placed:
     """The same; QueueFull if it was not taken."""
     if placed.word == "full":
-        raise refused(queue)
+        raise queue_full(queue)
     return placed
 
 
-def refused(queue: str) -> QueueFull:
+def queue_full(queue: str) -> QueueFull:
     return QueueFull(
         f"queue {queue!r} is full: as many jobs wait in it as its max_size allows; this one was not stored"
     )
@@ -157,17 +157,10 @@ def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
         return DueCron(schedule, None, None)
 
 
-class Named(Protocol):
-    """Whatever has an id."""
-
-    @property
-    def id(self) -> str: ...
-
-
-def read_placed(jobs: Sequence[Named], raw: list[bytes]) -> list[Placed]:
+def read_placed(ids: Sequence[str], raw: list[bytes]) -> list[Placed]:
     """What became of these; one word, if all of them were created and are ready."""
     if len(raw) == 1:
-        return [Placed("created", job.id, "ready") for job in jobs]
+        return [Placed("created", job_id, "ready") for job_id in ids]
     words = read_words(raw)
     return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
 

@@ -99,17 +99,15 @@ class Engine:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
         args: list[Argument] = []
-        last, packed, kinds = None, b"", 0
+        header, before = None, b""
         for job in jobs:
-            given = b""
-            if job.header is not last:
-                last, before = job.header, packed
-                packed = pack(last)
-                if packed != before:
-                    given, kinds = packed, kinds + 1
-            args += (job.id, given, job.payload)
-        _page(jobs, ALIKE if kinds == 1 and last is not None and is_plain(last) else PAGE)
-        return self.link.call("enqueue", tuple(args), partial(answers.read_placed, jobs))
+            if job.header is not header:
+                header, packed = job.header, pack(job.header)
+            args += (job.id, b"" if packed == before else packed, job.payload)  # empty: the same as before
+            before = packed
+        alike = header is not None and not any(args[4::3]) and is_plain(header)
+        _page(jobs, ALIKE if alike else PAGE)
+        return self.link.call("enqueue", tuple(args), partial(answers.read_placed, [job.id for job in jobs]))
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("promote", (limit,), answers.read_due)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.engine.link import Link
 from penstock.engine.reach import Reach
 from penstock.engine.trip import packed
-from penstock.server.wire import Wire
+from penstock.server.pipes import Wire
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
 QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway

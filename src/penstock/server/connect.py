@@ -12,9 +12,9 @@ import redis.asyncio
 
 from penstock.server.locate import Locator
 from penstock.server.nodes import Node, Pool, SyncPool, open_async, open_sync
+from penstock.server.pipes import Pipe
 from penstock.server.search import Search, result, result_sync
 from penstock.server.urls import Url
-from penstock.server.wire import Pipe
 
 
 @dataclass(frozen=True, slots=True)

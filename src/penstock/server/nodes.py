@@ -16,8 +16,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from penstock.server.pipes import Pipe, SyncWire, Wire
 from penstock.server.urls import Address, Url, show
-from penstock.server.wire import Pipe, SyncWire, Wire
 
 W = TypeVar("W", bound=Wire)
 
@@ -78,7 +78,7 @@ class Pool(redis.asyncio.ConnectionPool):
     async def open(self, kind: Callable[[Any], W]) -> W:
         """Make a connection of one's own."""
         for wire in self._wires:
-            if isinstance(wire, Pipe) and wire.is_dead:
+            if wire.is_dead:
                 wire.close()
         connection: Any = self.make_connection()  # type: ignore[no-untyped-call]
         try:
@@ -114,8 +114,7 @@ class Pool(redis.asyncio.ConnectionPool):
         # Taken out of the pool before the first await: a connection must not be closed while another task picks it up.
         idle, self._available_connections = self._available_connections, []
         for wire in self._wires:
-            if isinstance(wire, Pipe):
-                wire.retire()
+            wire.retire()
         await _close(idle)
 
     async def retire(self) -> None:

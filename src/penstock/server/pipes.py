@@ -1,7 +1,8 @@
-"""Connections that are read in the event loop itself: what arrives is passed on in the same step.
+"""Connections that are read without a detour: what arrives is passed on in the same step.
 
 redis-py makes them, for it knows about addresses, TLS and passwords. From then on the loop calls us, and not a stream
-that wakes a task that asks a parser: for the many small answers of a job queue that was a third of the work.
+that wakes a task that asks a parser: for the many small answers of a job queue that was a third of the work. Blocking
+code reads its sockets the same way.
 """
 
 import asyncio
@@ -29,8 +30,6 @@ class Wire(asyncio.Protocol):
     def __init__(self, connection: Any) -> None:
         self._writer = connection._writer  # noqa: SLF001 - to be kept: its end would close the transport
         self._loop = asyncio.get_running_loop()
-        self._is_full = False  #: there is more to send than the server takes
-        self._turns: deque[asyncio.Future[None]] = deque()  #: of those who wait until it is not, in their order
         self._is_open = True
         self._parser = _parser()
         self._transport: asyncio.Transport = self._writer.transport
@@ -42,6 +41,14 @@ class Wire(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._is_open and not self._transport.is_closing()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether something is awaited that will not come any more."""
+        return False
+
+    def retire(self) -> None:
+        """Close it as soon as nobody needs it; who only listens goes on until it ends."""
 
     def received(self, answer: Any) -> None:
         """An answer came."""
@@ -61,6 +68,54 @@ class Wire(asyncio.Protocol):
                     return
                 data = data[sent:]
         self._transport.write(data)
+
+    def close(self, error: Exception | None = None) -> None:
+        """At once: a TLS connection that waits for the server's goodbye may outlive its loop."""
+        self._transport.abort()
+        self._end(error or redis_errors.ConnectionError("the connection was closed"))
+
+    def abandon(self) -> None:
+        """Its loop was closed, so that nothing can close it properly."""
+        self._is_open = False
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        try:
+            self._parser.feed(data)
+            while (answer := self._parser.gets()) is not _NOTHING:
+                self.received(answer)
+        except Exception as error:  # noqa: BLE001 - what cannot be dealt with ends the connection, not the program
+            self.close(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        self._end(redis_errors.ConnectionError(f"the connection was lost: {error or 'the server closed it'}"))
+
+    def _end(self, error: Exception) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.ended(error)
+
+
+class Pipe(Wire):
+    """A connection for any number of trips at once: commands go out, and answers come back, in their order."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._is_full = False  #: there is more to send than the server takes
+        self._turns: deque[asyncio.Future[None]] = deque()  #: of those who wait until it is not, in their order
+        self._trips: deque[_Trip] = deque()
+        self._retired = False
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it takes another trip: not while an answer is late, which may be the connection's fault."""
+        return self.is_open and not self._retired and self._wait() <= SLOW
+
+    @property
+    def is_dead(self) -> bool:
+        return self._wait() > DEAD
 
     @property
     def is_crowded(self) -> bool:
@@ -82,62 +137,6 @@ class Wire(asyncio.Protocol):
             if not turn.done():  # who waited may be gone
                 turn.set_result(None)
                 return
-
-    def close(self, error: Exception | None = None) -> None:
-        """At once: a TLS connection that waits for the server's goodbye may outlive its loop."""
-        self._transport.abort()
-        self._end(error or redis_errors.ConnectionError("the connection was closed"))
-
-    def abandon(self) -> None:
-        """Its loop was closed, so that nothing can close it properly."""
-        self._is_open = False
-
-    def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
-        try:
-            self._parser.feed(data)
-            while (answer := self._parser.gets()) is not _NOTHING:
-                self.received(answer)
-        except Exception as error:  # noqa: BLE001 - what cannot be dealt with ends the connection, not the program
-            self.close(error)
-
-    def pause_writing(self) -> None:
-        """Called by the loop: there is more to send than the server takes."""
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        """Called by the loop."""
-        self._is_full = False
-        self._next_turn()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Called by the loop."""
-        self._end(redis_errors.ConnectionError(f"the connection was lost: {error or 'the server closed it'}"))
-
-    def _end(self, error: Exception) -> None:
-        if self._is_open:
-            self._is_open = False
-            self.resume_writing()  # who waits finds that it is closed
-            self.ended(error)
-
-
-class Pipe(Wire):
-    """A connection for any number of trips at once: commands go out, and answers come back, in their order."""
-
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
-        self._trips: deque[_Trip] = deque()
-        self._retired = False
-        self._alarm: asyncio.TimerHandle | None = None
-
-    @property
-    def is_good(self) -> bool:
-        """Whether it takes another trip: not while an answer is late, which may be the connection's fault."""
-        return self.is_open and not self._retired and self._wait() <= SLOW
-
-    @property
-    def is_dead(self) -> bool:
-        return not self.is_open or self._wait() > DEAD
 
     def post(self, data: bytes, count: int, within: float | None = None) -> "asyncio.Future[list[Any]]":
         """Commands out, and so many answers back, errors among them; TimeoutError if not within so many seconds."""
@@ -180,7 +179,17 @@ class Pipe(Wire):
         if self._retired and not self._trips:
             self.close()
 
+    def pause_writing(self) -> None:
+        """Called by the loop: there is more to send than the server takes."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self._is_full = False
+        self._next_turn()
+
     def ended(self, error: Exception) -> None:
+        self.resume_writing()  # who waits finds that it is closed
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

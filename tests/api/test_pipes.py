@@ -1,12 +1,12 @@
 """The connection that all calls of an event loop share: late, lost or full, nobody waits for it longer than need be."""
 
 import asyncio
-import contextlib
 import signal
-import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.job import new_id
 from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.engine.factories import new_job
-from tests.proxy import Proxy, proxied
+from tests.proxy import proxied, tls_before
 from tests.servers import Server, running
 
 
@@ -42,19 +42,13 @@ async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_i
             proxy.stall("requests")
             tasks = [asyncio.ensure_future(app.hub.engine.link.run(call)) for call in calls]
             await eventually(lambda: len(pipe._turns) >= 3)  # they wait for room
-            cut(proxy)
+            proxy.cut()
             proxy.flow()
             async with asyncio.timeout(5):
                 found = await asyncio.gather(*tasks)
             assert [one.word for page in found[:4] for one in page] == ["created"] * 16
             assert found[4:] == [["missing"]] * 3
             assert await audit(app.hub.engine) == []
-
-
-def cut(proxy: Proxy) -> None:
-    for one in list(proxy._sockets):
-        with contextlib.suppress(OSError):  # it has been closed
-            one.shutdown(socket.SHUT_RDWR)
 
 
 async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: Penstock) -> None:
@@ -105,6 +99,36 @@ async def test_a_call_to_a_server_that_stands_still_ends_by_its_deadline() -> No
             finally:
                 server.process.send_signal(signal.SIGCONT)
             assert await app.hub.engine.cancel(["x"]) == ["missing"]
+
+
+@pytest.fixture(params=["tls", "unix"])
+def other_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Ways to a server that are no plain TCP."""
+    with running(Server("--unixsocket", f"{tmp_path}/s")) as server:
+        if request.param == "unix":
+            yield f"unix://{tmp_path}/s"
+        else:
+            certificate: Path = request.getfixturevalue("certificate")
+            with tls_before(server.port, certificate) as port:
+                yield f"rediss://localhost:{port}?ssl_ca_certs={certificate}"
+
+
+async def test_tls_and_socket_files_carry_all_that_plain_connections_do(other_url: str) -> None:
+    async with Penstock(namespace(), url=other_url) as app:
+
+        @app.task
+        async def size(data: bytes) -> int:
+            return len(data)
+
+        async with app.worker():
+            jobs = await app.enqueue_many(size.call(b"x" * (900_000 if n % 50 == 0 else n)) for n in range(150))
+            jobs += await asyncio.gather(*(size.enqueue(b"x" * n) for n in range(150)))
+            jobs += [await asyncio.to_thread(size.enqueue_sync, b"x" * n) for n in range(20)]
+            found = await asyncio.gather(*(job.result(timeout=20) for job in jobs))
+            assert await asyncio.to_thread(jobs[1].result_sync, 5) == 1
+        assert found[1:150] == [900_000 if n % 50 == 0 else n for n in range(1, 150)]
+        assert found[150:] == [*range(150), *range(20)]
+        assert await audit(app.hub.engine) == []
 
 
 def test_event_loops_of_many_threads_come_and_go(url: str) -> None:
