@@ -43,7 +43,8 @@ python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
 Every system has its own virtual environment with the newest versions, documented settings chosen for speed, and the
-same server, fresh for each part: {server}, append-only file, fsync every second, on a loopback port. Where a peer's
+same server, fresh for each part: {server}, append-only file, fsync every second, memory at
+hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's
 settings say *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a
 trial is noisy, and Penstock's own `-c` was not tried this way. Each figure is the best of its repeats; ± is how far
 they lie apart, as a share of the largest. A job writes the moment of its start into shared memory and does nothing

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import redis
 
-from penstock.server.binary import find_binary
+from penstock.server.binary import environment, find_binary
 
 SETTINGS: Final = ("--save", "", "--appendonly", "yes", "--appendfsync", "everysec")
 
@@ -49,7 +49,9 @@ class Server:
         self.url = f"redis://127.0.0.1:{self.port}/0"
         command = [find_binary(), "--port", self.port, "--bind", "127.0.0.1", "--dir", folder, *SETTINGS]
         with (folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                list(map(str, command)), env=environment(), stdout=log, stderr=log, start_new_session=True
+            )
         self._client: Any = redis.Redis(port=self.port, socket_timeout=10)
         self._own = 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import BadOption, Unavailable
 from penstock.server import binary
-from penstock.server.binary import find_binary
+from penstock.server.binary import environment, find_binary
 
 
 def executable(path: Path) -> Path:
@@ -70,3 +70,20 @@ def test_a_shipped_binary_that_lost_its_mode_is_passed_over(tmp_path: Path, monk
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setenv("PATH", str(tmp_path))
     find_error()
+
+
+@pytest.mark.parametrize(
+    ("given", "tunables"),
+    [
+        (None, "glibc.malloc.tcache_count=4000"),
+        ("glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=4000"),
+        ("glibc.malloc.tcache_count=0", "glibc.malloc.tcache_count=0"),
+    ],
+)
+def test_the_server_keeps_memory_at_hand_unless_you_say_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, tunables: str
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", given)
+    assert environment() == {**os.environ, "GLIBC_TUNABLES": tunables}

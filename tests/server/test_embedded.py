@@ -92,6 +92,13 @@ def test_the_server_keeps_everything_on_disk_and_listens_to_its_owner_only(embed
     assert all(file.stat().st_mode & 0o077 == 0 for file in (data / "appendonlydir").iterdir())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="shows what it was started with under /proc")
+def test_the_server_runs_with_memory_at_hand(embedded: Embedded, data: Path) -> None:
+    embedded.ensure()
+    started_with = Path(f"/proc/{server_pid(data)}/environ").read_bytes().split(b"\0")
+    assert b"GLIBC_TUNABLES=glibc.malloc.tcache_count=4000" in started_with
+
+
 def test_one_line_says_that_it_is_embedded_and_where(
     embedded: Embedded, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

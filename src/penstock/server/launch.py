@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.errors import BadOption, Unavailable
 from penstock.server import daemon
-from penstock.server.binary import find_binary
+from penstock.server.binary import environment, find_binary
 from penstock.server.places import INSTEAD, socket_path
 from penstock.server.probe import point
 
@@ -99,7 +99,13 @@ def _run(data: Path, role: str, *arguments: str) -> None:
     command = [_python(), "-I", "-S", daemon.__file__, role, str(data), *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - our own file
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
+            command,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            check=False,
         )
     except OSError as error:
         raise _cannot_start(data, str(error)) from error
