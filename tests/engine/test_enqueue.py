@@ -1,5 +1,7 @@
 """enqueue: nothing → ready or scheduled; the same id or a taken unique key makes no second job."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from penstock.engine.answers import Placed
@@ -226,8 +228,18 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
 
 # A single job takes a shorter way (lib/single.lua)
 
+SETTINGS: dict[str, Callable[[Engine], Awaitable[object]]] = {
+    "nothing set": lambda engine: engine.resume("mail"),
+    "paused": lambda engine: engine.pause("mail"),
+    "at most 3 run": lambda engine: engine.cap("mail", limit=3),
+    "at most 1,000 wait": lambda engine: engine.cap("mail", most=1_000),
+}
 
-async def test_a_single_job_does_what_one_among_others_does(url: str, engine: Engine, clock: Clock) -> None:
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+async def test_a_single_job_does_what_one_among_others_does(
+    url: str, engine: Engine, clock: Clock, setting: Callable[[Engine], Awaitable[object]]
+) -> None:
     twin = open_engine(url, namespace(), clock)
     jobs = [
         new_job("a"),
@@ -238,6 +250,7 @@ async def test_a_single_job_does_what_one_among_others_does(url: str, engine: En
     ]
     try:
         for one in (engine, twin):
+            await setting(one)
             worker = await TestWorker(one, "w", queues=("mail",)).register()
             assert await worker.lease() == []
         async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
@@ -258,11 +271,15 @@ async def test_a_single_job_does_what_one_among_others_does(url: str, engine: En
 # A page of jobs alike does, too (lib/page.lua)
 
 
-async def test_a_page_of_jobs_alike_does_what_other_pages_do(url: str, engine: Engine, clock: Clock) -> None:
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+async def test_a_page_of_jobs_alike_does_what_other_pages_do(
+    url: str, engine: Engine, clock: Clock, setting: Callable[[Engine], Awaitable[object]]
+) -> None:
     twin = open_engine(url, namespace(), clock)
     sizes = (0, 1, 7, 255, 256, 300)
     try:
         for one in (engine, twin):
+            await setting(one)
             worker = await TestWorker(one, "w", queues=("mail",)).register()
             assert await worker.lease() == []
         async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
@@ -300,3 +317,17 @@ async def test_a_label_is_sent_once_for_those_that_follow_with_the_same(engine: 
 async def test_a_single_job_for_a_queue_with_a_setting_is_counted(engine: Engine) -> None:
     await engine.cap("default", most=1)
     assert [(await engine.enqueue([new_job(name)]))[0].word for name in "ab"] == ["created", "full"]
+
+
+async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(engine: Engine) -> None:
+    job, key = new_job("a"), engine.keys("").decode()
+    call, other = engine.enqueue([job]), engine.enqueue([new_job("b", due=5)])
+    assert (call.few, other.few) == (True, False)
+    assert str(engine.link._short(call)).count(key) == 11 < str(engine.link._short(other)).count(key)
+    assert [placed.word for placed in await call] == ["created"]
+    for again in (await engine.enqueue([job]), engine.enqueue([job]).sync()):  # it is there: the long way
+        assert again == [("created", "a", "ready")]
+    calls = engine.enqueue([job, new_job("c")]), engine.pause("default"), engine.enqueue([new_job("d")])
+    first, _, last = await engine.link.together(*calls)
+    assert [placed.word for placed in calls[0].decode(first) + calls[2].decode(last)] == ["created"] * 3
+    assert [verb for verb, *_ in await happened(engine)] == ["enqueue", "enqueue", "pause", "enqueue"]

@@ -107,7 +107,8 @@ class Engine:
             before = packed
         alike = header is not None and not any(args[4::3]) and is_plain(header)
         _page(jobs, ALIKE if alike else PAGE)
-        return self.link.call("enqueue", tuple(args), partial(answers.read_placed, [job.id for job in jobs]))
+        read = partial(answers.read_placed, [job.id for job in jobs])
+        return self.link.call("enqueue", tuple(args), read, few=alike)
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("promote", (limit,), answers.read_due)

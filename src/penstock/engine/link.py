@@ -6,7 +6,7 @@ Every script is idempotent, so whatever may or may not have been executed is sim
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from redis import exceptions as redis_errors
@@ -28,6 +28,7 @@ class Call(Generic[T]):
     script: Script
     args: tuple[Argument, ...]
     decode: Callable[[Any], T]
+    few: bool = False  #: is it sent with few keys, as these will mostly do? An empty answer asks for all of them
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.link.run(self).__await__()
@@ -66,10 +67,10 @@ class Link:
         scripts = load(test=test_clock is not None)
         self._scripts = scripts
         self._keys = {name: [keys(key) for key in script.keys] for name, script in scripts.items()}
-        self._starts: dict[tuple[str, str], bytes] = {}
+        self._starts: dict[tuple[str, str, bool], tuple[int, bytes]] = {}  #: how commands begin, of how many words
 
-    def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T]) -> Call[T]:
-        return Call(self, self._scripts[verb], args, decode)
+    def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T], *, few: bool = False) -> Call[T]:
+        return Call(self, self._scripts[verb], args, decode, few)
 
     async def run(self, call: Call[T]) -> T:
         """Send one call, again if need be, and decode its answer."""
@@ -80,15 +81,23 @@ class Link:
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
-        begin = time.monotonic()
-        answers = await self._at_once(calls)
-        if answers is None:
-            left = self.deadline - (time.monotonic() - begin)
-            answers = await self.ask(lambda client: self._send(client, calls), left)
+        answers = await self._answers(calls if len(calls) == 1 else _in_order(calls))
+        if len(calls) == 1 and calls[0].few and not answers[0]:
+            answers = await self._answers(_in_order(calls))
         if self.spy is not None:
             for call, answer in zip(calls, answers, strict=True):
                 self.spy.saw(call, answer)
         return answers
+
+    async def _answers(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        begin = time.monotonic()
+        answers = await self._at_once(calls)
+        if answers is None:
+            answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
+        return answers
+
+    def _left_since(self, begin: float) -> float:
+        return self.deadline - (time.monotonic() - begin)
 
     async def _at_once(self, calls: Sequence[Call[Any]]) -> list[Any] | None:
         """The answers, if there is a connection and nothing is wrong: mostly, and then there is less to do."""
@@ -126,15 +135,35 @@ class Link:
 
     def run_sync(self, call: Call[T]) -> T:
         """Send one call from blocking code."""
-        answer = self.ask_sync(lambda client: self._send_sync(client, call))
+        answer = self._answer_sync(call)
+        if call.few and not answer:
+            answer = self._answer_sync(*_in_order([call]))
         if self.spy is not None:
             self.spy.saw(call, answer)
             self.spy.after_sync(call.script.name)
         return call.decode(answer)
 
-    def ask_sync(self, question: Callable[[Any], T]) -> T:
+    def _answer_sync(self, call: Call[Any]) -> Any:
+        begin = time.monotonic()
+        answers = self._at_once_sync(call)
+        if answers is None:
+            return self.ask_sync(lambda client: self._send_sync(client, call), self._left_since(begin))
+        return answers[0]
+
+    def _at_once_sync(self, call: Call[Any]) -> list[Any] | None:
+        """The same as `_at_once` in blocking code."""
+        client = self.endpoint.at_hand_sync()
+        if client is None:
+            return None
+        try:
+            answers = trip_sync(client, self._short(call), 1)
+        except (redis_errors.RedisError, OSError):
+            return None
+        return None if isinstance(answers[0], Exception) else answers
+
+    def ask_sync(self, question: Callable[[Any], T], left: float | None = None) -> T:
         """The same from blocking code."""
-        trouble = Trouble(self.deadline, self.endpoint, self._pause)
+        trouble = Trouble(self.deadline, self.endpoint, self._pause, left)
         while True:
             try:
                 answer = question(self.endpoint.client_sync())
@@ -159,10 +188,10 @@ class Link:
         return answers
 
     def _send_sync(self, client: Any, call: Call[Any]) -> Any:
-        answers = trip_sync(client, [self._short(call)])
+        answers = trip_sync(client, self._short(call), 1)
         if self._lacks_something(answers):
             loads, texts = self._in_full([call])
-            answers = self._without_loads(trip_sync(client, loads + texts), len(loads))
+            answers = self._without_loads(trip_sync(client, b"".join(loads + texts), len(loads) + 1), len(loads))
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
@@ -171,8 +200,8 @@ class Link:
         """A call by the name of what the server has in store for it."""
         script = call.script
         if script.function and self._functions:
-            return self._packed("FCALL", script.function, call)
-        return self._packed("EVALSHA", script.sha, call)
+            return self._packed("FCALL", script.function, call, few=call.few)
+        return self._packed("EVALSHA", script.sha, call, few=call.few)
 
     def _lacks_something(self, answers: list[Any]) -> bool:
         """Was anything called that the server does not have? It may have no functions, or none for this user."""
@@ -205,15 +234,18 @@ class Link:
                 self._functions = False
         return answers[loads:]
 
-    def _packed(self, kind: str, what: str, call: Call[Any]) -> bytes:
+    def _packed(self, kind: str, what: str, call: Call[Any], *, few: bool = False) -> bytes:
         """A command as it is sent. What all calls of a verb have in common is packed once."""
-        name = call.script.name
-        keys = self._keys[name]
-        args = (*call.args, *self._test_args())
-        start = self._starts.get((kind, name))
+        script = call.script
+        args = call.args if self.test_clock is None else (*call.args, self.test_clock(), self.stop_at)
+        start = self._starts.get((kind, script.name, few))
         if start is None:
-            start = self._starts[kind, name] = words((kind, what, len(keys), *keys))
-        return b"*%d\r\n%b%b" % (3 + len(keys) + len(args), start, words(args) if args else b"")
+            keys = self._keys[script.name][: script.few if few else None]
+            start = self._starts[kind, script.name, few] = 3 + len(keys), words((kind, what, len(keys), *keys))
+        count, text = start
+        return b"*%d\r\n%b%b" % (count + len(args), text, words(args) if args else b"")
 
-    def _test_args(self) -> tuple[Argument, ...]:
-        return (self.test_clock(), self.stop_at) if self.test_clock else ()
+
+def _in_order(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """The same with all their keys: one that had to be sent again would come after those that follow it."""
+    return [replace(call, few=False) if call.few else call for call in calls]

@@ -2,7 +2,8 @@
 
 A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
 those of its pieces, `include:` the pieces, flat and in order. `kept:` has it made into a function, too, as every job
-goes through it (functions.py); `unchecked` leaves out the check of the schema version.
+goes through it (functions.py); `few:` names the piece up to which a call may be answered that brings only the keys of
+those pieces; `unchecked` leaves out the check of the schema version.
 What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
 comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
 making the hundred functions of a script takes longer than one job does. All of it is the body of one function: a name
@@ -72,6 +73,7 @@ class Script:
     keys: tuple[str, ...]
     function: str = ""  #: its name, if the server is to keep it as one, and the library that it is in
     library: str = ""
+    few: int = 0  #: keys that are enough for calls which take the short way, if it has one
 
 
 @cache
@@ -84,8 +86,10 @@ def load(*, test: bool = False) -> dict[str, Script]:
 
 
 def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
-    included = [pieces[piece] for piece in _declared(verb, "include")]
-    keys = dict.fromkeys(["meta"] + [key for part in [*included, verb] for key in _declared(part, "keys")])
+    names = _declared(verb, "include")
+    included = [pieces[piece] for piece in names]
+    keys = _keys(*included, verb)
+    few = len(_keys(*included[: names.index(last[0]) + 1])) if (last := _declared(verb, "few")) else 0
     time = _TEST_TIME if test else _REAL_TIME
     parts = [
         " flags=".join(["#!lua", *_flags(verb)]),
@@ -100,10 +104,14 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
     text = "\n".join(map(_constants_in, parts))
     sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
     if not _declared(verb, "kept"):
-        return Script(name, text, sha, tuple(keys))
+        return Script(name, text, sha, keys)
     files = [*map(_constants_in, [*included, verb])]
     function, library_text = library(name, _flags(verb), keys, time, _constants_in(_CHECK), files)
-    return Script(name, text, sha, tuple(keys), function, library_text)
+    return Script(name, text, sha, keys, function, library_text, few)
+
+
+def _keys(*parts: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(["meta"] + [key for part in parts for key in _declared(part, "keys")]))
 
 
 def _used(piece: str, *rest: str) -> frozenset[str]:

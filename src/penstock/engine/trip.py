@@ -25,12 +25,12 @@ async def trip(client: Any, commands: list[bytes]) -> list[Any]:
     return _unless_lost(answers)
 
 
-def trip_sync(client: Any, commands: list[bytes]) -> list[Any]:
-    """The same from blocking code, on a connection of its own. If not all answers were read, that is closed."""
+def trip_sync(client: Any, commands: bytes, count: int) -> list[Any]:
+    """So many commands from blocking code, on a connection of its own. If not all answers were read, that is closed."""
     pool = client.connection_pool
     wire = pool.take()
     try:
-        answers: list[Any] = wire.trip(b"".join(commands), len(commands))
+        answers: list[Any] = wire.trip(commands, count)
     except BaseException:
         wire.close()
         raise

@@ -74,11 +74,15 @@ class Endpoint:
         current = self._asyncs.get(asyncio.get_running_loop())
         return current.pool.at_hand if current is not None and current.node is self._search.found else None
 
-    def client_sync(self) -> redis.Redis:
-        """Give this process' blocking client of the server, which has been found and verified."""
+    def at_hand_sync(self) -> redis.Redis | None:
+        """Give this process' blocking client of the server, if that has been found and verified."""
         current = self._sync
-        if current is not None and current.node is self._search.found:
-            return current.client
+        return current.client if current is not None and current.node is self._search.found else None
+
+    def client_sync(self) -> redis.Redis:
+        """The same, after a search if need be."""
+        if (found := self.at_hand_sync()) is not None:
+            return found
         node = result_sync(self._search.join())
         with self._lock:
             if self._sync is None or self._sync.node != node:

@@ -1,10 +1,11 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record mail single page label header write lanes batches move alike line enter finish create ends room
+-- include: record mail room single page label header write lanes batches move alike line enter finish create ends
+-- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
 --       the one before it has, and its payload
--- returns: created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its
+-- returns: nothing, if more keys are needed; created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its
 --          state; or, if its batch does not take it: unknown | sealed |
 --          cancelled | ended, its id and nothing
 -- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
@@ -26,6 +27,19 @@ local function record(id, mark, payload)
   end
   return record_of(mark, sequence, payload)
 end
+
+-- has_room(queue) → does it take one more job? Those that it says so of are counted; return_room(queue): one of them is not.
+local rooms = {}   -- queue → how many more it takes
+local function has_room(queue)
+  local left = rooms[queue]
+  if not left then
+    found_queues[queue] = call('HGET', queues, queue)
+    left = room_in(queue, found_queues[queue])
+  end
+  rooms[queue] = left - 1
+  return left > 0
+end
+local function return_room(queue) rooms[queue] = rooms[queue] + 1 end
 
 local admitted = {}   -- id → its kind
 local function admit(id, kind, packed, state)

@@ -1,5 +1,5 @@
 -- A page of jobs alike, as enqueue_many brings them: all of them new, with one label, without a lane or a batch, for a queue that
--- nobody has set anything for. As with a single one (lib/single.lua), this is all that happens to them.
+-- has room for them. As with a single one (lib/single.lua), this is all that happens to them.
 -- keys: jobs ready payloads queues counts stats events
 
 -- are_alike() → does every job after the first say that it is like the one before it?
@@ -64,7 +64,7 @@ end
 local function enter_page(mark, n)
   local queue, priority, task = in_label(mark)
   local setting = queue and call('HGET', queues, queue)
-  if not queue or (setting and setting ~= '') or not are_alike() then return nil end
+  if not queue or not are_alike() or room_in(queue, setting) < n then return nil end
   local ids = all_new(n)
   if not ids then return nil end
   local before = tonumber(seq_before or 0)
@@ -76,11 +76,14 @@ local function enter_page(mark, n)
   if not setting then call('HSETNX', queues, queue, '') end
   call('HINCRBY', counts, queue .. SEP .. 'ready', n)
   call('HINCRBY', stats, math.floor(now / 60000) .. SEP .. queue .. SEP .. 'enqueue', n)
-  local news = { { 'enqueue', queue, task, 0, '', table.concat(ids, SEP) } }
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, news }))
+  local news = news_of('enqueue', queue, task, 0, table.concat(ids, SEP))
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', event_of(1, news))
   if call('ZCARD', idle) > 1 then wake(queue, math.min(n, 8)) end
   return { 'created' }
 end
 
 local page = ARGC > 3 and string.byte(ARGV[2]) == PLAIN and enter_page(ARGV[2], ARGC / 3)
 if page then return page end
+
+-- Who thought that this would do has brought no more keys than so far, and is asked for all of them.
+if not held then return {} end

@@ -1,5 +1,5 @@
--- A single job: most calls of enqueue bring one that is new, has no header, lane or batch, and goes to a queue that nobody has
--- set anything for. This is all that happens to it, before anything is prepared for what other calls need: a third of the work.
+-- A single job: most calls of enqueue bring one that is new, has no header, lane or batch, and finds room in its queue. This is all
+-- that happens to it, before anything is prepared for what other calls need: a third of the work.
 -- Where nobody is in line and a worker has nothing to do, that worker gets it here and now, as the answer to the next call of
 -- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
 -- keys: jobs ready payloads queues counts stats events leases calls
@@ -25,9 +25,11 @@ local function at_rest(queue)
   end
 end
 
--- taker(queue, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
-local function taker(queue, id, payload)
-  if #payload > BY_LETTER or (halted_now or '') ~= '' or call('HEXISTS', jobs, id) == 1 then return nil end
+-- taker(queue, setting, id, payload) → who gets this job at once. Not if others are in line, tasks are halted, or anything is set
+-- for the queue: it may be paused, or run no more than so many.
+local function taker(queue, setting, id, payload)
+  if (setting or '') ~= '' or #payload > BY_LETTER or (halted_now or '') ~= '' then return nil end
+  if call('HEXISTS', jobs, id) == 1 then return nil end
   local first = call('ZRANGE', ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
   return not first and at_rest(queue) or nil
 end
@@ -56,9 +58,9 @@ end
 local function enter_single(id, mark, payload)
   local queue, priority, task = in_label(mark)
   local setting = queue and call('HGET', queues, queue)
-  if not queue or (setting and setting ~= '') then return nil end
+  if not queue or room_in(queue, setting) < 1 then return nil end
   local asleep = call('ZCARD', idle) > 1
-  local number, worker = (seq_before or 0) + 1, asleep and taker(queue, id, payload)
+  local number, worker = (seq_before or 0) + 1, asleep and taker(queue, setting, id, payload)
   if #payload >= 256 then
     if not worker and call('HEXISTS', jobs, id) == 1 then return nil end
     call('HSET', payloads, id, payload)
@@ -74,16 +76,16 @@ local function enter_single(id, mark, payload)
   end
   if not setting then call('HSETNX', queues, queue, '') end
   call('HINCRBY', counts, queue .. SEP .. state, 1)
-  local minute, news = math.floor(now / 60000) .. SEP .. queue .. SEP, { { 'enqueue', queue, task, 0, '', id } }
+  local minute, news = math.floor(now / 60000) .. SEP .. queue .. SEP, news_of('enqueue', queue, task, 0, id)
   call('HINCRBY', stats, minute .. 'enqueue', 1)
   if worker then
     call('HINCRBY', stats, minute .. 'lease', 1)
     call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, 1)
-    news[2] = { 'lease', queue, task, 1, '', id }
+    news = news .. news_of('lease', queue, task, 1, id)
   end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, news }))
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', event_of(worker and 2 or 1, news))
   if asleep and not worker then wake(queue, 1) end
-  return { 'created', id, state }
+  return worker and { 'created', id, state } or { 'created' }
 end
 
 local single = ARGC == 3 and string.byte(ARGV[2]) == PLAIN and enter_single(ARGV[1], ARGV[2], ARGV[3])
