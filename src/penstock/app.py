@@ -217,10 +217,13 @@ class Penstock:
     async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
         """Send any number of calls, a page per round trip; their jobs in the same order."""
         sent: list[Call[R]] = []
-        tasks = self.tasks
+        known: object = None  #: the task of the last one: most have the same
 
         def job_of(call: Call[R]) -> NewJob:
-            check_call(call, tasks, "enqueue_many")
+            nonlocal known
+            if not isinstance(call, Call) or call.task is not known:
+                check_call(call, self.tasks, "enqueue_many")
+                known = call.task
             sent.append(call)
             return call.job
 

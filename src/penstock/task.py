@@ -152,8 +152,7 @@ class Task(Generic[P, R, T]):
         return job
 
     def job(self, found: str, *, created: bool = False, watched: Watched | None = None) -> Job[R]:
-        redact = self.options.redact
-        return Job(self._hub(), found, self._decode, created=created, redact=redact, watched=watched)
+        return Job(self._hub(), found, self._decode, created, self.options.redact, watched)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
         """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""
