@@ -44,10 +44,12 @@ class Meter:
 class Server:
     """One server process on a loopback port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before: tuple[str, ...] = (), limit: float = 15.0) -> None:
+        """`before`: a program that it runs under; `limit`: seconds in which it must answer."""
+        self._limit = limit
         self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        command = [find_binary(), "--port", self.port, "--bind", "127.0.0.1", "--dir", folder, *SETTINGS]
+        command = [*before, find_binary(), "--port", self.port, "--bind", "127.0.0.1", "--dir", folder, *SETTINGS]
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 list(map(str, command)), env=environment(), stdout=log, stderr=log, start_new_session=True
@@ -56,7 +58,7 @@ class Server:
         self._own = 0
 
     def wait(self) -> None:
-        until = time.monotonic() + 15
+        until = time.monotonic() + self._limit
         while True:
             try:
                 self._own = self._client.client_id()
@@ -66,6 +68,10 @@ class Server:
                 time.sleep(0.02)
             else:
                 return
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def version(self) -> str:
