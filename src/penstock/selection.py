@@ -87,10 +87,10 @@ class Selection:
                 break
         return found
 
-    async def page(self, cursor: str = "") -> tuple[list[JobStatus], str]:
+    async def page(self, cursor: str = "", most: int | None = None) -> tuple[list[JobStatus], str]:
         """Those among a bounded number of jobs that fit, and where to go on; no cursor at the end."""
         wanted = self._choice.filter(await self._hub().views.now(), self._choice.state)
-        page = await self._listing().page(wanted, cursor, newest=self._is_newest_first(), contents=True)
+        page = await self._listing().page(wanted, cursor, newest=self._is_newest_first(), contents=True, most=most)
         return [_status(job) for job in page.jobs], page.cursor
 
     async def count(self, told: Told | None = None) -> int:

@@ -76,21 +76,26 @@ def _variable(name: str) -> str:
     return f"{_PREFIX}{name.upper()}"
 
 
+def project_folder(start: Path) -> Path | None:
+    """That of the nearest pyproject.toml upward."""
+    return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
+
+
 def _project(start: Path) -> tuple[str, dict[str, Any]]:
     """The table of the nearest pyproject.toml upward, as (where it stands, values)."""
-    for folder in (start, *start.parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            try:
-                document = tomllib.loads(file.read_text("utf-8"))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise BadOption(f"{file}: {error}") from None
-            tool = document.get("tool", {})
-            table = tool.get("penstock", {}) if isinstance(tool, dict) else None
-            if not isinstance(table, dict):
-                raise BadOption(f"{file}: [tool.penstock] must be a table")
-            return f"[tool.penstock] of {file}", {name.replace("-", "_"): value for name, value in table.items()}
-    return "pyproject.toml", {}
+    folder = project_folder(start)
+    if folder is None:
+        return "pyproject.toml", {}
+    file = folder / "pyproject.toml"
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadOption(f"{file}: {error}") from None
+    tool = document.get("tool", {})
+    table = tool.get("penstock", {}) if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise BadOption(f"{file}: [tool.penstock] must be a table")
+    return f"[tool.penstock] of {file}", {name.replace("-", "_"): value for name, value in table.items()}
 
 
 def concurrency(value: Any) -> int:

@@ -115,6 +115,16 @@ def test_the_app_is_named_by_argument_then_project_then_environment(shell: Shell
     assert "'argument'" in err
 
 
+def test_the_app_of_a_project_is_found_from_its_subdirectories(shell: Shell) -> None:
+    (shell.folder / "pyproject.toml").write_text('[tool.penstock]\napp = "tasks:app"\n')
+    job_id = shell.json("enqueue", "send", "[7]")["id"]
+    shell.folder, project = shell.folder / "deep" / "below", shell.folder
+    shell.folder.mkdir(parents=True)
+    assert "ready" in shell.run("job", "show", job_id, PENSTOCK_APP="")[0]
+    _, err = shell.run("queue", "ls", "--app", "nowhere.app", code=4)
+    assert f"in {shell.folder}, in {project} or where Python looks; did you mean nowhere:app?" in err
+
+
 def test_what_needs_no_task_runs_without_the_apps_code(shell: Shell, single: Server, tmp_path: Path) -> None:
     job_id = shell.json("enqueue", "send", "[7]")["id"]
     elsewhere = tmp_path / "elsewhere"

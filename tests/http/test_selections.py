@@ -46,6 +46,27 @@ async def test_jobs_are_listed_by_filter_and_in_pages(app: Penstock, client: htt
         assert (await client.get(f"{API}/jobs?{query}")).status_code == 422
 
 
+@pytest.mark.parametrize(
+    "query", [{}, {"state": "ready"}, {"queue": "q0"}, {"tag": "t1"}, {"state": "done"}, {"state": "dead"}]
+)
+async def test_a_page_has_no_more_than_its_limit_and_none_is_left_out(
+    app: Penstock, client: httpx.AsyncClient, query: dict[str, str]
+) -> None:
+    task = app.tasks["work"]
+    await app.enqueue_many(task.using(queue=f"q{n % 3}", tags=[f"t{n % 2}"]).call(n) for n in range(30))
+    await app.run_until_idle()
+    await app.enqueue_many(task.using(queue=f"q{n % 3}", tags=[f"t{n % 2}"]).call(n) for n in range(30))
+    found, cursor, sizes = [], "", []
+    while cursor is not None:
+        page = (await client.get(f"{API}/jobs", params={**query, "limit": 4, "cursor": cursor})).json()
+        found += [job["id"] for job in page["items"]]
+        sizes.append(len(page["items"]))
+        cursor = page["next"]
+    assert max(sizes) == 4
+    assert sorted(found) == sorted(job["id"] for job in await all_of(client, "jobs", **query))
+    assert len(found) == len(set(found)) > 4
+
+
 async def test_the_dead_are_listed_grouped_retried_and_forgotten(app: Penstock, client: httpx.AsyncClient) -> None:
     await app.enqueue_many(app.tasks["work"].call(n) for n in range(40))
     await app.run_until_idle()

@@ -267,6 +267,19 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     assert max(delays) == 60_000
 
 
+async def test_a_spare_that_changed_code_makes_useless_is_ended_without_an_error(crew: Crew) -> None:
+    worker = await crew.started("--reload")
+    await asyncio.sleep(1)  # until the files are watched; nothing says so
+    file = crew.folder / "tasks.py"
+    for changes in (1, 2):
+        await eventually(lambda: len(tree(worker.pid)) == 2, within=30)  # a child and the spare
+        file.write_text(file.read_text() + "\n# changed\n")
+        await eventually(lambda number=changes: crew.said().count("takes no more jobs") == number, within=30)
+        assert await (await crew.tasks.quick.enqueue(1)).result(timeout=30) == 1
+    assert "SIGKILL" not in crew.said()
+    assert await crew.end(worker) == 0
+
+
 async def test_changed_code_is_loaded_and_code_that_is_broken_is_waited_for(crew: Crew) -> None:
     worker = await crew.started("--reload")
     file = crew.folder / "tasks.py"

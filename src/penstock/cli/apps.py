@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.app import Penstock
 from penstock.cli.exits import Exit, Failure
-from penstock.settings import load
+from penstock.settings import load, project_folder
 
 _LINES = 8  #: of a traceback: the place and what went wrong
 
@@ -34,19 +34,27 @@ def _import(name: str) -> ModuleType:
     if "/" in name or name.endswith(".py"):
         module = name.removesuffix(".py").strip("./").replace("/", ".")
         raise _failure(f"{name!r} is a file: name it as a module, such as {module}:app")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here, project = Path.cwd(), project_folder(Path.cwd())
+    for folder in filter(None, (project, here)):  # this one first, then that of the project it is a part of
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise _failure(
-                f"there is no module {error.name!r}{_within(name, error.name)} in {here} or where Python looks"
+                f"there is no module {error.name!r}{_within(name, error.name)} in {here}"
+                f"{'' if project in (None, here) else f', in {project}'} or where Python looks{_colon(name)}"
             ) from None
         raise _broken(name, error) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (an application may fail in any way)
         raise _broken(name, error) from None
+
+
+def _colon(name: str) -> str:
+    """The dot may be meant as the colon."""
+    module, _, attribute = name.rpartition(".")
+    return f"; did you mean {module}:{attribute}?" if module else ""
 
 
 def _within(name: str, missing: str) -> str:

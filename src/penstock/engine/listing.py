@@ -108,7 +108,9 @@ class Listing:
             if not (cursor := page.cursor):
                 return
 
-    async def page(self, wanted: Filter, cursor: str = "", *, newest: bool = False, contents: bool = False) -> JobPage:
+    async def page(
+        self, wanted: Filter, cursor: str = "", *, newest: bool = False, contents: bool = False, most: int | None = None
+    ) -> JobPage:
         """A page of jobs, in the order of their index: the next to run first, the longest dead first, or `newest`."""
         indexes = _indexes(wanted)
         index, _, place = _opened(cursor).partition("@") if cursor else (indexes[0], "", "")
@@ -117,7 +119,11 @@ class Listing:
         looks = _DEEP if wanted.is_deep or contents else LOOKS
         find = self._by_name if index in _LEXICAL else self._by_time
         members, last = await find(index, wanted, place, looks, newest=newest)
-        jobs = await self._jobs([member.rpartition(SEPARATOR)[2] for member in members], wanted, deep=contents)
+        by_id = {member.rpartition(SEPARATOR)[2]: member for member in members}
+        jobs = await self._jobs(list(by_id), wanted, deep=contents)
+        if most is not None and len(jobs) > most:
+            jobs = jobs[:most]
+            last = by_id[jobs[-1].id]
         if last:
             return JobPage(jobs, _closed(f"{index}@{last}"))
         rest = indexes[indexes.index(index) + 1 :]

@@ -49,7 +49,7 @@ async def listed(ask: Ask, cursor: str, limit: int, which: dict[str, Any]) -> Re
     selection = Selection(ask.program.hub, choose(**which))
     found: list[JobAnswer] = []
     for _ in range(_PAGES):
-        statuses, cursor = await selection.page(cursor)
+        statuses, cursor = await selection.page(cursor, limit - len(found))
         found += [from_status(one) for one in statuses]
         if not cursor or len(found) >= limit:
             break

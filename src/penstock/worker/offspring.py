@@ -62,6 +62,7 @@ class Child:
         self.failure = ""  #: why its app could not be imported
         self.going = False  #: it was told to run jobs
         self.leaving = False  #: it takes no more
+        self.dismissed = False  #: it has run nothing and is not needed any more
         self.condemned: list[str] | None = None  #: we kill it because of these jobs; nobody else is to blame
         self.node: tuple[dict[str, Any], list[str]] | None = None  #: what it registered
         self.stalled = False
@@ -101,6 +102,11 @@ class Child:
         """End it and everything that it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def dismiss(self) -> None:
+        """End one that was not told to run jobs."""
+        self.dismissed = True
+        self.kill()
 
     def close(self) -> None:
         self.listening.cancel()

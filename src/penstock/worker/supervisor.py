@@ -134,7 +134,7 @@ class Supervisor:
             if child.going:
                 child.say("leave", why)
             else:
-                child.kill()
+                child.dismiss()
         self._news.set()
 
     def dump(self) -> None:
@@ -249,9 +249,9 @@ class Supervisor:
         child.kill()  # what it started and left behind
         self.children.remove(child)
         unborn = child.hello is None or (child.going and not child.up and not child.left and not self._stopping)
-        died = not unborn and not child.left and not self._stopping
+        died = not unborn and not child.left and not self._stopping and not child.dismissed
         self._gauges.lost(child, died=died)
-        if unborn:
+        if unborn and not child.dismissed:
             self._start_failed(child, code)
         elif died:
             running = len(child.notes.started()) if child.notes is not None else 0

@@ -77,7 +77,7 @@ local function enter_page(mark, n)
   call('HINCRBY', counts, queue .. SEP .. 'ready', n)
   call('HINCRBY', stats, math.floor(now / 60000) .. SEP .. queue .. SEP .. 'enqueue', n)
   local news = news_of('enqueue', queue, task, 0, table.concat(ids, SEP))
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', event_of(1, news))
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(1, news))
   if call('ZCARD', idle) > 1 then wake(queue, math.min(n, 8)) end
   return { 'created' }
 end

@@ -13,9 +13,9 @@ local function mark_of(claim) return cmsgpack.pack(claim) .. struct.pack('>BI8B'
 -- rank_of(priority, number) → a place in line as text, to be sorted by.
 local function rank_of(priority, number) return string.format('%02d%012x', priority, number) end
 
--- news_of(verb, queue, task, attempt, ids) → a line of an event. event_of(n, lines) → n of them, as the event is stored.
+-- news_of(verb, queue, task, attempt, ids) → a line of an event. entry_of(n, lines) → n of them, as the event is stored.
 local function news_of(verb, queue, task, attempt, ids) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '', ids) end
-local function event_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
+local function entry_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
 
 -- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
 local function in_label(mark)

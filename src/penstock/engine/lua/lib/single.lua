@@ -83,7 +83,7 @@ local function enter_single(id, mark, payload)
     call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, 1)
     news = news .. news_of('lease', queue, task, 1, id)
   end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', event_of(worker and 2 or 1, news))
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(worker and 2 or 1, news))
   if asleep and not worker then wake(queue, 1) end
   return worker and { 'created', id, state } or { 'created' }
 end
