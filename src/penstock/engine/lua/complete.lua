@@ -10,13 +10,13 @@ local lease_calls = {}   -- call number → its claim, packed, when it started, 
 local glanced = {}       -- id → header of those that are as their lease left them
 local alike = {}         -- what those of one kind and one call have in common
 
--- call_of(number, packed) → that call, if this is as it left it.
+-- call_of(number, packed) → that call, if this is as it left it. Its fronts are how those without a header begin.
 local function call_of(number, packed)
   local made = lease_calls[number]
   if not made then
     local claim = claim_of(number)
     local mark = cmsgpack.pack(claim)
-    made = { claim = claim, mark = mark, length = #mark + 1 }
+    made = { claim = claim, mark = mark, length = #mark + 1, front = IS_BEGUN .. mark, laned_front = IS_BEGUN_LANED .. mark }
     if string.sub(packed, 2, made.length) ~= mark then return nil end
     made.started = struct.unpack('>I8', packed, made.length + 2)
     lease_calls[number] = made
@@ -30,13 +30,9 @@ local function of_call(made, kind)
   if not found then
     found = {
       [CLAIM] = made.claim, [STARTED] = made.started, [QUEUE] = kind[QUEUE], [TASK] = kind[TASK], [KEEP] = kind[KEEP],
-      n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
+      [BATCH] = kind[BATCH], n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
     }
     made[kind], alike[#alike + 1] = found, found
-    if kind[BATCH] ~= '' then
-      need_batches()
-      found.batch = batch_kit.one(kind[BATCH])
-    end
   end
   return found
 end
@@ -53,70 +49,117 @@ local function kept_of(id, result, keep)
   return 1
 end
 
--- end_one(id, claim, kind, packed, to, result): this one of a kind, of which that much is to be kept, is done.
-local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
-local ends = pile(4, 'ZADD', finished)
-local function end_one(id, claim, kind, packed, to, result)
-  local a, b, c = records.n, holds.n + 1, ends.n
-  if #packed == to + 1 then   -- its payload is not part of the record
-    contents.n = contents.n + 1
-    contents[contents.n] = id
-  end
-  records[a + 1], records.n = id, a + 2
-  records[a + 2] = marks[kept_of(id, result, kind[KEEP])] .. string.sub(packed, 1, to) .. NOWHERE
-  holds[b], holds.n = claim .. SEP .. id, b
-  ends[c + 1], ends[c + 2], ends.n = kind.kept_until, id, c + 2
-  ended[#ended + 1] = id
-  join('complete', kind, id)
-end
-
--- taken_apart(number, packed) → of a job without a header, as that call left it: the call, its kind, how much is to be kept, its
--- lane and the name of that, if there is one. Nothing, or an error, if it is none or is cut off.
-local function taken_apart(number, packed)
-  local first = packed and string.byte(packed)
-  local made = (first == BEGUN or first == BEGUN_LANED) and call_of(number, packed)
-  if not made then return nil end
-  local at, spec = made.length + (first == BEGUN and 18 or 36), nil
-  local kind = kind_at(packed, at, made.kind)
-  made.kind, at = kind, at + #kind.mark
-  if first == BEGUN_LANED then at, spec = lane_at(packed, at, kind) end
-  if is_inside(packed, at + 23) == nil then return nil end
-  return made, kind, at + 23, spec, spec and lane_name(spec)
-end
-
--- By position, of those without a header that are as their call left them: id, record, call, kind, lane, how much is to be kept.
-local ids, raw, calls_of, kinds_of, specs, parts = {}, {}, {}, {}, {}, {}
-for at = 2, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
+-- By position, of those without a header that are as their call left them: id, record, kind, lane, how much is to be kept.
+local ids, raw, kinds_of, specs, parts = {}, {}, {}, {}, {}
+for at = 2, ARGC, 3 do ids[(at + 1) / 3] = ARGV[at] end
 if #ids > 0 then raw = call('HMGET', jobs, unpack(ids)) end
 
--- recognise(i, packed) → the name of its lane, if it is one of those and has one.
-local function recognise(i, packed)
-  local fine, made, kind, to, spec, name = pcall(taken_apart, ARGV[i * 3], packed)
-  if not fine or not made then return nil end
-  calls_of[i], kinds_of[i], specs[i], parts[i] = made, of_call(made, kind), spec, to
-  return name
+-- is_begun(packed) → did it have no header when it was leased?
+local function is_begun(packed)
+  local first = string.byte(packed)
+  return first == BEGUN or first == BEGUN_LANED
+end
+
+-- recognise(names): looks at those that were not looked at yet, and adds the names of their lanes. An error if one is cut off.
+local looked_at = 0
+local function recognise(names)
+  local count, sub, last, kind, mark, lane = #ids, string.sub, nil, nil, nil, nil   -- the last without a lane, and with one
+  while looked_at < count do
+    local i = looked_at + 1
+    looked_at = i
+    local packed, number, own, at, spec = raw[i] or '', ARGV[i * 3]
+    local made = lease_calls[number] or is_begun(packed) and call_of(number, packed)
+    if made then
+      local length = made.length
+      local front = sub(packed, 1, length)
+      if front == made.laned_front then
+        at = length + 36
+        if mark and sub(packed, at + 1, at + #mark) == mark then
+          at = at + #mark
+        else
+          kind, at, lane = laned_at(packed, at, kind)
+          mark, names[#names + 1] = kind.laned_mark, lane_name(lane)
+        end
+        own = kind
+        spec = lane
+      elseif front == made.front then
+        own = kind_at(packed, length + 18, last)
+        at, last = length + 18 + #own.mark, own
+      end
+    end
+    if own and is_inside(packed, at + 23) ~= nil then
+      kinds_of[i] = made[own] or of_call(made, own)
+      specs[i] = spec
+      parts[i] = at + 23
+    end
+  end
 end
 
 -- recognise_all(): and reads their lanes.
 local function recognise_all()
   local names = {}
-  for i = 1, #ids do names[#names + 1] = recognise(i, raw[i]) end
+  repeat until pcall(recognise, names)
   if #names == 0 then return end
   need_lanes()
   need_line()
   fetch(names)
 end
 
--- end_alike(i) → ok: this one of them is done.
+-- end_run(from, answers) → the position after those from here on that are of one kind and one call; these are done.
+local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
+local ends = pile(4, 'ZADD', finished)
 local seen = {}    -- id → true: it may be named twice in a page
-local function end_alike(i)
-  local id, kind, spec = ids[i], kinds_of[i], specs[i]
-  if seen[id] then return 'ok' end
-  seen[id] = true
-  if spec then vacate(lane_of(spec), id) end
-  if kind.batch then batch_kit.leave(kind.batch, id, 'done') end
-  end_one(id, calls_of[i].claim, kind, raw[i], parts[i], ARGV[i * 3 + 1])
-  return 'ok'
+local function end_run(from, answers)
+  local kind, at, slots, spec, lane, slot_head = kinds_of[from], from, pile(3, 'ZREM', holders)
+  local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
+  local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
+  local e, f, without, sub = before, slots.n, marks[0], string.sub
+  repeat
+    local id, packed, to = ids[at], raw[at], parts[at]
+    answers[at] = 'ok'
+    if not seen[id] then
+      seen[id] = true
+      if specs[at] ~= spec then
+        spec = specs[at]
+        if spec then
+          lane = lane_of(spec)
+          slot_head = lane.name .. SEP
+          refill(lane)
+        end
+      end
+      if spec then
+        lane.use = lane.use - 1
+        f = f + 1
+        slots[f] = slot_head .. id
+      end
+      if #packed == to + 1 then   -- its payload is not part of the record
+        contents.n = contents.n + 1
+        contents[contents.n] = id
+      end
+      local result = ARGV[at * 3 + 1]
+      local mark = result == '' and without or marks[kept_of(id, result, keep)]
+      a = a + 2
+      records[a - 1] = id
+      records[a] = mark .. sub(packed, 1, to) .. NOWHERE
+      b = b + 1
+      holds[b] = claim_head .. id
+      c = c + 2
+      ends[c - 1] = kept_until
+      ends[c] = id
+      d = d + 1
+      told[d] = id
+      e = e + 1
+      ended[e] = id
+    end
+    at = at + 1
+  until kinds_of[at] ~= kind
+  records.n, holds.n, ends.n, one[7], slots.n, kind.n = a, b, c, d, f, kind.n + e - before
+  if kind[BATCH] ~= '' then
+    need_batches()
+    local batch = batch_kit.one(kind[BATCH])
+    if batch then batch_kit.leave_all(batch, ended, before + 1, e, 'done') end
+  end
+  return at
 end
 
 -- as_leased(id, packed, number) → the first values of the header of a job that is as that lease call left it, as most are.
@@ -144,7 +187,7 @@ local function end_with_header(id, h, at)
 end
 
 recognise_all()
-local answers = settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_alike)
+local answers = settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_run)
 for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
 finish()
 return answers

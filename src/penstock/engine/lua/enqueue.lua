@@ -43,10 +43,11 @@ local function return_room(queue) rooms[queue] = rooms[queue] + 1 end
 
 local admitted = {}   -- id → its kind
 local function admit(id, kind, packed, state)
-  local n = records.n
+  local n, one = records.n, event_of('enqueue', kind)
+  local m = one[7] + 1
   records[n + 1], records[n + 2], records.n = id, packed, n + 2
   admitted[id] = kind
-  join('enqueue', kind, id)
+  kind.n, one[6][m], one[7] = kind.n + 1, id, m
   answer('created', id, state)
 end
 

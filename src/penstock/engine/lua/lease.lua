@@ -155,11 +155,14 @@ local function next_waiters(n)
     local lane = lane_named(name)
     for _, queue in ipairs(open) do
       local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
+      local at = #name + #queue + 18   -- behind lane, queue and rank
+      local before, count = #found, #found
       for _, member in ipairs(most > 0 and next_of(lane, queue, most, turn) or {}) do
-        local id = last_part(member)
-        if not next_lines[id] then found[#found + 1], chosen[queue] = id, (chosen[queue] or 0) + 1 end
+        local id = string.sub(member, at)
+        if not next_lines[id] then found[count + 1], count = id, count + 1 end
         next_lines[id] = member
       end
+      chosen[queue] = (chosen[queue] or 0) + count - before
     end
   end
   return found

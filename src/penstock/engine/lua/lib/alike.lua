@@ -1,18 +1,17 @@
 -- Jobs alike: those with one label differ in nothing that enqueue, lease and complete ask for. These three write the entries of
 -- each themselves; what follows from the move of one follows here from that of all.
 
--- join(verb, kind, id): this one moves, too.
-local function join(verb, kind, id)
+-- event_of(verb, kind) → the lines of this call's event that say so of jobs of this kind: see group_of.
+local function event_of(verb, kind)
   local one = kind.group
   if not one then
     one = group_of(verb, kind[QUEUE], kind[TASK], verb == 'enqueue' and 0 or 1, '')
     kind.group = one
   end
-  local n = one[7] + 1
-  one[6][n], one[7], kind.n = id, n, kind.n + 1
+  return one
 end
 
--- move_kind(kind, old, state): those of this kind that joined go from one state to another; where that is `ready`, some of them
+-- move_kind(kind, old, state): the n of this kind go from one state to another; where that is `ready`, some of them
 -- go from or to `held`.
 local function move_kind(kind, old, state)
   local queue, n, waited = kind[QUEUE], kind.n, kind.waited
@@ -26,7 +25,7 @@ local function move_kind(kind, old, state)
   end
   tally(deltas, queue, state, n)
   if state == 'running' then
-    for ms, times in pairs(kind.spans) do measure(queue, 'wait', ms, times) end
+    if waited > 0 then measure(queue, 'wait', 0, waited) end   -- while they were held they waited for a lane
   else
     ceased[queue] = (ceased[queue] or 0) + n
     measure(queue, 'run', now - kind[STARTED], n)

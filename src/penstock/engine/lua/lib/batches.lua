@@ -82,12 +82,27 @@ end
 
 -- leave(b, name, outcome) → its finish number. The entry is written with the contents, before the header: a member
 -- whose header says that it is finished then has it, whatever happens in between.
-function batch_kit.leave(b, name, outcome)
-  local number, slot = b[B_FINISHES] + 1, slot_of[outcome]
-  b[B_FINISHES], b[slot] = number, b[slot] + 1
-  put(1, 'ZADD', roster, '0', batch_kit.numbered(b.id, number, name))
-  if letter_of[outcome] then put(1, 'ZADD', roster, '0', batch_kit.member(b.id, letter_of[outcome], name)) end
-  drop(roster, batch_kit.member(b.id, 'u', name))
+function batch_kit.leave(b, name, outcome) return batch_kit.leave_all(b, { name }, 1, 1, outcome) end
+
+-- leave_all(b, names, from, to, outcome) → the finish number of the last of these. From one number to the next only the end
+-- differs.
+function batch_kit.leave_all(b, names, from, to, outcome)
+  local number, slot, letter = b[B_FINISHES], slot_of[outcome], letter_of[outcome]
+  local numbers, exits = pile(1, 'ZADD', roster), pile(3, 'ZREM', roster)
+  local unfinished, a, c, sub, start = batch_kit.member(b.id, 'u', ''), numbers.n, exits.n, string.sub, nil
+  for i = from, to do
+    local name = names[i]
+    number = number + 1
+    local low = number % 100
+    if low == 0 or not start then start = sub(batch_kit.numbered(b.id, number, ''), 1, -4) end
+    a = a + 2
+    numbers[a - 1] = '0'
+    numbers[a] = start .. sub(DECIMALS, low * 2 + 1, low * 2 + 2) .. SEP .. name
+    if letter then numbers[a + 1], numbers[a + 2], a = '0', batch_kit.member(b.id, letter, name), a + 2 end
+    c = c + 1
+    exits[c] = unfinished .. name
+  end
+  numbers.n, exits.n, b[B_FINISHES], b[slot] = a, c, number, b[slot] + to - from + 1
   if outcome == 'dead' then b.died = true end
   b.news = true
   batch_kit.touch(b)

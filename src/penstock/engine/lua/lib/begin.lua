@@ -8,7 +8,7 @@ local next_lines = {}   -- id → member of `held`, of those that a lane would s
 local halted = halted_in(halted_now)
 local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
 local fence = first_fence
-local running_mark = mark_of(claim)
+local claim_head, running_mark = claim .. SEP, mark_of(claim)
 
 local function give(id, packed, payload)
   local n = #answer
@@ -29,27 +29,44 @@ local function fetch_payloads(ids)
   for n, payload in ipairs(call('HMGET', payloads, unpack(ids))) do distant[ids[n]] = payload end
 end
 
--- start_one(id, kind, packed, waited): this one runs.
+-- start_run(kind, some, packed, from, to): these, which are of one kind, run; what is stored of them is in packed. Here and where
+-- else every job comes by, one assignment at a time: several at once take more steps.
 local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
-local function start_one(id, kind, packed, waited)
-  local a, b = records.n, holds.n
-  records[a + 1], records[a + 2], records.n = id, packed, a + 2
-  holds[b + 1], holds[b + 2], holds.n = '0', claim .. SEP .. id, b + 2
-  if quota[kind[QUEUE]] then quota[kind[QUEUE]] = quota[kind[QUEUE]] - 1 end
-  kind.spans[waited] = (kind.spans[waited] or 0) + 1
-  join('lease', kind, id)
-  give(id, packed, distant[id] or '')
+local function start_run(kind, some, packed, from, to)
+  if to < from then return end
+  local one, queue, many = event_of('lease', kind), kind[QUEUE], to - from + 1
+  local told, a, b, c, d = one[6], records.n, holds.n, one[7], #answer
+  for i = from, to do
+    local id, record = some[i], packed[i]
+    a = a + 2
+    records[a - 1] = id
+    records[a] = record
+    b = b + 2
+    holds[b - 1] = '0'
+    holds[b] = claim_head .. id
+    c = c + 1
+    told[c] = id
+    d = d + 3
+    answer[d - 2] = id
+    answer[d - 1] = record
+    answer[d] = distant[id] or ''
+  end
+  records.n, holds.n, one[7], kind.n = a, b, c, kind.n + many
+  if quota[queue] then quota[queue] = quota[queue] - many end
 end
 
 -- kinds_from(some, raw, from) → the kinds of jobs without a lane, the position of the last one that is in order, and those whose
 -- payload is not part of their record.
 local function kinds_from(some, raw, from)
-  local found, far, kind, to = {}, {}, nil, #some
+  local found, far, sub, kind, mark, length, to = {}, {}, string.sub, nil, nil, nil, #some
   for i = from, to do
     local packed = raw[i]
     if not packed or string.byte(packed) ~= PLAIN or cache[some[i]] then to = i - 1 break end
-    if not kind or string.sub(packed, 1, #kind.mark) ~= kind.mark then kind = kind_at(packed, 0) end
-    local inside = is_inside(packed, #kind.mark + 23)
+    if not mark or sub(packed, 1, length) ~= mark then
+      kind = kind_at(packed, 0)
+      mark, length = kind.mark, #kind.mark
+    end
+    local inside = is_inside(packed, length + 23)
     if inside == nil or halted[kind[TASK]] then to = i - 1 break end
     if not inside then far[#far + 1] = some[i] end
     found[i] = kind
@@ -63,74 +80,115 @@ local function start_plain(some, raw, from)
   local fine, kinds_of, to, far = pcall(kinds_from, some, raw, from)
   if not fine then return from end
   fetch_payloads(far)
-  local mark = IS_BEGUN .. running_mark
+  local mark, char, numbers, first, n = IS_BEGUN .. running_mark, string.char, struct.unpack, from, places.n
+  local kind, at, times, front
   for i = from, to do
-    local id, kind, n = some[i], kinds_of[i], places.n + 1
-    local enqueued, _, bulk = struct.unpack('>I8BI4', raw[i], #kind.mark + 11)
-    if distant[id] == false or too_much(bulk) then return i end
+    local id, packed = some[i], raw[i]
+    if kinds_of[i] ~= kind then
+      start_run(kind, some, raw, first, i - 1)
+      first, kind = i, kinds_of[i]
+      at, times = #kind.mark + 11, times_of(kind[QUEUE], 'wait')
+    end
+    local enqueued, bulk = numbers('>I8xI4', packed, at)
+    if distant[id] == false or too_much(bulk) then to = i - 1 break end
+    local waited = now - enqueued
+    n = n + 1
+    places[n] = lines[id]
+    times[waited] = (times[waited] or 0) + 1
     fence = fence + 1
-    places[n], places.n = lines[id], n
-    start_one(id, kind, mark .. struct.pack('>I8', fence) .. raw[i], now - enqueued)
+    local last_byte = fence % 256
+    if last_byte == 0 or not front then front = mark .. string.sub(struct.pack('>I8', fence), 1, 7) end
+    raw[i] = front .. char(last_byte) .. packed
   end
+  places.n = n
+  start_run(kind, some, raw, first, to)
   return to + 1
 end
 
--- lanes_from(some, raw, from, mark) → the same of those with a lane: by position their kinds, lanes and sizes; and the names of lanes.
+-- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
+-- before: kind, lane, and where that ends; those whose payload is elsewhere, and the names of lanes.
 local function lanes_from(some, raw, from, mark)
-  local found, specs, sizes, asked, far, kind, to = {}, {}, {}, {}, {}, nil, #some
+  local found, specs, ends, asked, far, sub, to = {}, {}, {}, {}, {}, string.sub, #some
+  local kind, spec, at, alike
   for i = from, to do
     local packed = raw[i]
-    if not packed or string.sub(packed, 1, 2) ~= mark or cache[some[i]] then to = i - 1 break end
-    kind = kind_at(packed, 20, kind)
-    local at, spec = lane_at(packed, 20 + #kind.mark, kind)
+    if not packed or sub(packed, 1, 2) ~= mark or cache[some[i]] then to = i - 1 break end
+    if not alike or sub(packed, 21, at) ~= alike then
+      kind, at, spec = laned_at(packed, 20, kind)
+      if halted[kind[TASK]] then to = i - 1 break end
+      alike, found[i], specs[i], ends[i], asked[#asked + 1] = kind.laned_mark, kind, spec, at, lane_name(spec)
+    end
     local inside = is_inside(packed, at + 23)
-    if inside == nil or halted[kind[TASK]] then to = i - 1 break end
+    if inside == nil then to = i - 1 break end
     if not inside then far[#far + 1] = some[i] end
-    if spec ~= specs[i - 1] then asked[#asked + 1] = lane_name(spec) end
-    found[i], specs[i], sizes[i] = kind, spec, struct.unpack('>I4', packed, at + 20)
   end
-  return to, found, specs, sizes, far, asked
+  return to, found, specs, ends, far, asked
 end
 
--- is_next(id, kind, lane, number) → is it this one that the lane would show next?
-local function is_next(id, kind, lane, number)
-  return next_lines[id] == lane.name .. SEP .. kind[QUEUE] .. SEP .. rank_of(kind[PRIORITY], number) .. SEP .. id
-end
-
--- leave_held(id, kind, lane, row, since): it waits there no more.
-local function leave_held(id, kind, lane, row, since)
-  row.waiting, kind.waited = row.waiting - 1, kind.waited + 1
-  row.group = row.group or lane.name .. SEP .. kind[QUEUE] .. SEP
-  left_held(next_lines[id], row.group)
-  measure(kind[QUEUE], 'lane', now - since, 1)
+-- start_shared(some, raw, from, to, kind, lane, row, size_at, is_held) → the position after those of one kind that this lane, which
+-- shows or holds them, has room for, and that fit into the answer; they are got ready to run.
+local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_held)
+  local slots, exits, members = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready), is_held and next_lines or lines
+  local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
+  local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
+  local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
+  local sub, char, numbers, shows_more, front, block, start = string.sub, string.char, struct.unpack, false, nil, nil, nil
+  while at <= to and free >= 1 do
+    local id, packed = some[at], raw[at]
+    local since, number = numbers('>I8xI8', packed, 4)
+    local member, waited = members[id], now - since
+    if is_held then   -- is it this one that the lane would show next?
+      local low = number % 256
+      if number - low ~= block then
+        block, start = number - low, line_head .. sub(rank_of(priority, number), 1, -3)
+      end
+      if member ~= start .. sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id then break end
+    end
+    if distant[id] == false or too_much(numbers('>I4', packed, size_at)) then break end
+    if is_held then left = left - 1 else unshow_in(row, id) end
+    free = free - 1
+    if left > 0 and free > #shown then shows_more = true end
+    a = a + 2
+    slots[a - 1] = '0'
+    slots[a] = slot_head .. id
+    b = b + 1
+    exits[b] = member
+    times[waited] = (times[waited] or 0) + 1
+    fence = fence + 1
+    local last_byte = fence % 256
+    if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
+    raw[at] = front .. char(last_byte) .. sub(packed, 3)
+    at = at + 1
+  end
+  slots.n, exits.n, lane.use = a, b, lane.use + at - from
+  if shows_more then refill(lane) end
+  if is_held then
+    row.waiting, kind.waited = left, kind.waited + at - from
+    left_all(exits, b - at + from + 1, b, line_head)
+  end
+  return at
 end
 
 -- start_laned(some, raw, from, state) → the same for those with a lane, which shows or holds them.
 local function start_laned(some, raw, from, state)
-  local is_held, mark = state == 'held', IS_BEGUN_LANED .. running_mark
-  local fine, to, kinds_of, specs, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
+  local is_held = state == 'held'
+  local fine, to, kinds_of, specs, ends, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
   if not fine or to < from then return from end
   fetch_payloads(far)
   need_lanes()
   need_line()
   fetch(asked)
-  local slots, exits, members = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready), is_held and next_lines or lines
-  local lane, row
-  for i = from, to do
-    local id, packed, kind = some[i], raw[i], kinds_of[i]
-    local since, _, number = struct.unpack('>I8BI8', packed, 4)
-    if not lane or specs[i] ~= specs[i - 1] or kind ~= kinds_of[i - 1] then lane, row = only_limited(specs[i], kind[QUEUE]) end
-    local is_fit = lane and lane.limit - lane.use >= 1 and (not is_held or is_next(id, kind, lane, number))
-    if not is_fit or distant[id] == false or too_much(sizes[i]) then return i end
-    if is_held then leave_held(id, kind, lane, row, since) else unshow_in(row, id) end
-    local a, b = slots.n, exits.n + 1
-    slots[a + 1], slots[a + 2], slots.n = '0', lane.name .. SEP .. id, a + 2
-    exits[b], exits.n = members[id], b
-    lane.use = lane.use + 1
-    if row.waiting > 0 and lane.limit - lane.use > #row.shown then refill(lane) end
-    fence = fence + 1
-    packed = mark .. struct.pack('>I8', fence) .. string.sub(packed, 3)
-    start_one(id, kind, packed, is_held and 0 or now - since)   -- while it was held it waited for a lane
+  local at, first, last, kind = from, from, from - 1, kinds_of[from]
+  while at > last and at <= to do   -- those that share a kind and a lane, unless not all of the former could start
+    if kinds_of[at] ~= kind then
+      start_run(kind, some, raw, first, at - 1)
+      first, kind = at, kinds_of[at]
+    end
+    last = at
+    while last < to and not kinds_of[last + 1] do last = last + 1 end
+    local lane, row = only_limited(specs[at], kind[QUEUE])
+    if lane then at = start_shared(some, raw, at, last, kind, lane, row, ends[at] + 20, is_held) end
   end
-  return to + 1
+  start_run(kind, some, raw, first, at - 1)
+  return at
 end

@@ -35,7 +35,7 @@ local function kind_of(label)
     [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = (priority ~= '' and priority or USUAL_PRIORITY) + 0,
     [KEEP] = (keep ~= '' and keep or USUAL_KEEP) + 0, [RETRIES] = (retries ~= '' and retries or USUAL_RETRIES) + 0,
     [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '', [BATCH] = batch,
-    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, spans = {},
+    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0,
   }
   kinds[label], kinds[#kinds + 1] = kind, kind
   return kind
@@ -48,13 +48,15 @@ local function kind_at(raw, at, last)
   return kind_of(label)
 end
 
--- lane_at(raw, at, kind) → where the lane that is named there ends, and it. Members of a batch mostly have the same.
-local function lane_at(raw, at, kind)
-  local mark = kind.lane_mark
-  if mark and string.sub(raw, at + 1, at + #mark) == mark then return at + #mark, kind.lane end
-  local to, spec = cmsgpack.unpack_limit(raw, 1, at)
-  if kind[BATCH] ~= '' then kind.lane, kind.lane_mark = spec, string.sub(raw, at + 1, to) end
-  return to, spec
+-- laned_at(raw, at, last) → the same of one with a lane, then where that ends, and what the job says of it. Members of a batch
+-- mostly have the same.
+local function laned_at(raw, at, last)
+  local mark = last and last.laned_mark
+  if mark and string.sub(raw, at + 1, at + #mark) == mark then return last, at + #mark, last.lane end
+  local kind = kind_at(raw, at, last)
+  local to, spec = cmsgpack.unpack_limit(raw, 1, at + #kind.mark)
+  if kind[BATCH] ~= '' then kind.lane, kind.laned_mark = spec, string.sub(raw, at + 1, to) end
+  return kind, to, spec
 end
 
 -- is_inside(raw, at) → is the payload of such a job part of the record, from there on: 196, its length, and it? Otherwise there

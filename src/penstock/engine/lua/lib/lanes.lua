@@ -239,11 +239,16 @@ local function entered_held(row, member, group)
   parked[group][member] = true
 end
 
--- left_held(member, group): it is no more to be found there.
-local function left_held(member, group)
-  departed[member], away[group] = true, (away[group] or 0) + 1
-  if parked[group] then parked[group][member] = nil end
+-- left_all(members, from, to, group), left_held(member, group): they are no more to be found there.
+local function left_all(members, from, to, group)
+  local here = parked[group]
+  for i = from, to do
+    departed[members[i]] = true
+    if here then here[members[i]] = nil end
+  end
+  away[group] = (away[group] or 0) + to - from + 1
 end
+local function left_held(member, group) left_all({ member }, 1, 1, group) end
 
 -- forget_waiter(member): something in `held` that is not a waiting job, and most likely was not counted.
 local function forget_waiter(member)
@@ -296,21 +301,28 @@ local function enter_lanes(id, h, state, member)
   end
 end
 
--- waiters(lane, queue, n) → the members of the first n that wait in this lane.
-local function waiters(lane, queue, n)
-  local name = lane.name .. SEP .. queue
-  local group = name .. SEP
-  local most = n + (away[group] or 0)
-  local members = call('ZRANGE', held, '[' .. group, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, most)
-  local all, found, last = #members < most, {}, nil
-  if parked[group] then
-    for member in pairs(parked[group]) do members[#members + 1] = member end
+-- still_there(members, more) → those of them, and of more, that have not left, in their order.
+local function still_there(members, more)
+  local found, last = {}, nil
+  if more then
+    for member in pairs(more) do members[#members + 1] = member end
     table.sort(members)
   end
   for _, member in ipairs(members) do
     if member ~= last and not departed[member] then found[#found + 1] = member end
     last = member
   end
+  return found
+end
+
+-- waiters(lane, queue, n) → the members of the first n that wait in this lane.
+local function waiters(lane, queue, n)
+  local name = lane.name .. SEP .. queue
+  local group = name .. SEP
+  local most = n + (away[group] or 0)
+  local members = call('ZRANGE', held, '[' .. group, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, most)
+  local all, found = #members < most, members
+  if parked[group] or away[group] then found = still_there(members, parked[group]) end
   if all then line_of(lane, queue).waiting = #found end   -- should it ever have been miscounted
   for i = n + 1, #found do found[i] = nil end
   return found
@@ -338,6 +350,7 @@ local function next_of(lane, queue, most, turn)
   if row.waiting <= 0 or slots <= #row.shown then return chosen end
   local n = math.min(slots, tokens_for(lane)) - #row.shown
   if n <= 0 then return chosen, #row.shown == 0 and 1 or nil end
+  if not lane.rate and not turn_only then return waiters(lane, queue, math.min(n, most)) end
   for _, member in ipairs(waiters(lane, queue, math.min(n, most))) do
     if turn_only and not string.find(member, SEP .. FIRST .. SEP, 1, true) then return {} end
     local h = lane.rate and read({ last_part(member) })[1]

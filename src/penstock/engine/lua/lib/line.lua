@@ -90,8 +90,7 @@ end
 local last_kind
 local function glimpse_of_waiter(id, packed)
   if string.sub(packed, 1, 2) ~= IS_HELD then return glimpse(id, packed) end
-  local kind = kind_at(packed, 20, last_kind)
-  local at, spec = cmsgpack.unpack_limit(packed, 1, 20 + #kind.mark)
+  local kind, at, spec = laned_at(packed, 20, last_kind)
   if is_inside(packed, at + 23) == nil then return nil end
   if kind[BATCH] ~= '' then need_batches() end
   last_kind, wanted[id] = kind, spec

@@ -19,15 +19,21 @@ local function tally(sheet, queue, name, change)
   row[name] = (row[name] or 0) + change
 end
 
--- measure(queue, what, ms, n): so many jobs took so long. What takes place at once takes equally long.
-local spans = { wait = {}, run = {}, lane = {} }   -- what → queue → ms → jobs
-local function measure(queue, what, ms, n)
+-- times_of(queue, what) → ms → how many jobs took so long. What takes place at once takes equally long.
+local spans = { wait = {}, run = {}, lane = {} }   -- what → queue → these
+local function times_of(queue, what)
   local row = spans[what][queue]
   if not row then
     row = {}
     spans[what][queue] = row
   end
-  row[ms] = (row[ms] or 0) + n
+  return row
+end
+
+-- measure(queue, what, ms, n): so many jobs took so long.
+local function measure(queue, what, ms, n)
+  local times = times_of(queue, what)
+  times[ms] = (times[ms] or 0) + n
 end
 
 -- sum_up(): how long it took in all, and how many fell into which range.

@@ -17,6 +17,20 @@ local function rank_of(priority, number) return string.format('%02d%012x', prior
 local function news_of(verb, queue, task, attempt, ids) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '', ids) end
 local function entry_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
 
+-- near_rank(priority, number) → the same, of whole numbers from 0 on: of 256 in a row what differs is the last two digits.
+local rank_heads = {}
+local function near_rank(priority, number)
+  if priority > 99 then return rank_of(priority, number) end   -- somebody else wrote that
+  local low = number % 256
+  local block = number - low + priority
+  local head = rank_heads[block]
+  if not head then
+    head = string.sub(rank_of(priority, number), 1, -3)
+    rank_heads[block] = head
+  end
+  return head .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2)
+end
+
 -- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
 local function in_label(mark)
   local queue, priority, task = string.match(mark, '^..([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')

@@ -56,7 +56,7 @@ end
 -- settle_page(verb, width, apply, quick, alike, settle_alike) → a word per job, in their order: ok, cancelled or stale.
 -- ARGV: the worker, then per job its id, its call number and width - 2 values more; apply(id, h, at) finds them at ARGV[at].
 -- quick(id, packed, number) is how headers are read, if not as a whole: see headers_of. Those by whose position there is
--- something in alike need none: settle_alike(i) gives their words.
+-- something in alike need none: settle_alike(i, answers) settles some from there on, and gives the position after them.
 local function settle_page(verb, width, apply, quick, alike, settle_alike)
   local answers, ids, numbers, count = {}, {}, {}, (ARGC - 1) / width
   for i = 1, count do
@@ -86,13 +86,14 @@ local function settle_page(verb, width, apply, quick, alike, settle_alike)
     return word
   end
 
-  local n = 0
-  for i = 1, count do
+  local n, i = 0, 1
+  while i <= count do
     if alike[i] then
-      answers[i] = settle_alike(i)
+      i = settle_alike(i, answers)
     else
       n = n + 1
       answers[i] = settle_one(n, i * width - width + 4)
+      i = i + 1
     end
   end
   return answers
