@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads results
 -- kept: as a function
--- include: record mail label header write lanes batches move alike line enter finish create ends settle
+-- include: record mail label header write lanes locks batches move alike line enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete
@@ -102,6 +102,7 @@ local function recognise_all()
   if #names == 0 then return end
   need_lanes()
   need_line()
+  need_locks()
   fetch(names)
 end
 
@@ -114,23 +115,26 @@ local function end_run(from, answers)
   local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
   local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
   local e, f, without, sub = before, slots.n, marks[0], string.sub
+  local to_store, to_keep, all_ended, all_kinds = records, ends, ended, kinds_of   -- locals are found at once
   repeat
     local id, packed, to = ids[at], raw[at], parts[at]
     answers[at] = 'ok'
     if not seen[id] then
       seen[id] = true
       if specs[at] ~= spec then
-        spec = specs[at]
-        if spec then
-          lane = lane_of(spec)
-          slot_head = lane.name .. SEP
-          refill(lane)
-        end
+        spec, lane = specs[at], nil
+        slot_head = spec and lane_name(spec) .. SEP
       end
       if spec then
-        lane.use = lane.use - 1
         f = f + 1
         slots[f] = slot_head .. id
+        if lane then
+          lane.use = lane.use - 1
+        elseif lane_name(spec) ~= spec or not lock_kit.free(spec, kind[QUEUE]) then
+          lane = lane_of(spec)
+          lane.use = lane.use - 1
+          refill(lane)
+        end
       end
       if #packed == to + 1 then   -- its payload is not part of the record
         contents.n = contents.n + 1
@@ -139,20 +143,20 @@ local function end_run(from, answers)
       local result = ARGV[at * 3 + 1]
       local mark = result == '' and without or marks[kept_of(id, result, keep)]
       a = a + 2
-      records[a - 1] = id
-      records[a] = mark .. sub(packed, 1, to) .. NOWHERE
+      to_store[a - 1] = id
+      to_store[a] = mark .. sub(packed, 1, to) .. NOWHERE
       b = b + 1
       holds[b] = claim_head .. id
       c = c + 2
-      ends[c - 1] = kept_until
-      ends[c] = id
+      to_keep[c - 1] = kept_until
+      to_keep[c] = id
       d = d + 1
       told[d] = id
       e = e + 1
-      ended[e] = id
+      all_ended[e] = id
     end
     at = at + 1
-  until kinds_of[at] ~= kind
+  until all_kinds[at] ~= kind
   records.n, holds.n, ends.n, one[7], slots.n, kind.n = a, b, c, d, f, kind.n + e - before
   if kind[BATCH] ~= '' then
     need_batches()

@@ -44,7 +44,7 @@ end
 local function open_lane(name)
   erase(limits, name)
   fetch({ name })
-  local lane = known_lanes[name]
+  local lane = lane_apart(name)
   lane.set, lane.paused, lane.rest = -1, false, nil
   if lane.declared ~= '' then refill(lane_named(name)) end
 end

@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: record mail label header write lanes batches move alike line enter finish create ends candidates numbers halt begin
+-- include: record mail label header write lanes locks batches move alike line enter finish create ends candidates numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,

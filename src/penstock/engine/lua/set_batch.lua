@@ -15,7 +15,7 @@ if limit then
   local paused = tonumber(unpacked(call('HGET', limits, name))[2]) or 0
   if limit < 0 and paused == 0 then erase(limits, name) else set(limits, name, cmsgpack.pack({ limit, paused })) end
   fetch({ name })
-  known_lanes[name].set = limit
+  lane_apart(name).set = limit
 end
 local lane = lane_named(name)
 if priority then

@@ -13,7 +13,8 @@ local limit = tonumber(ARGV[2]) or fixed[1] or -1
 local paused = tonumber(ARGV[3]) or fixed[2] or 0
 if limit < 0 and paused == 0 then erase(limits, name) else set(limits, name, cmsgpack.pack({ limit, paused })) end
 fetch({ name })
-known_lanes[name].set, known_lanes[name].paused = limit, paused == 1
+local lane = lane_apart(name)
+lane.set, lane.paused = limit, paused == 1
 refill(lane_named(name))
 local task = string.match(name, '^task:(.*)$')
 if task then

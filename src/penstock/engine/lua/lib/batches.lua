@@ -179,7 +179,7 @@ function batch_kit.close(b, shut)
   local limit = tonumber(unpacked(call('HGET', limits, name))[1]) or -1
   if limit < 0 and not shut then erase(limits, name) else set(limits, name, cmsgpack.pack({ limit, shut and 1 or 0 })) end
   fetch({ name })
-  local lane = known_lanes[name]
+  local lane = lane_apart(name)
   lane.paused, lane.rest = shut, nil   -- what it allows is worked out again
   if lane.declared ~= '' then refill(lane_named(name)) end
 end

@@ -29,27 +29,28 @@ local function fetch_payloads(ids)
   for n, payload in ipairs(call('HMGET', payloads, unpack(ids))) do distant[ids[n]] = payload end
 end
 
--- start_run(kind, some, packed, from, to): these, which are of one kind, run; what is stored of them is in packed. Here and where
--- else every job comes by, one assignment at a time: several at once take more steps.
+-- start_run(kind, some, packed, from, to): these, which are of one kind, run; what is stored of them is in packed. Here and
+-- where else every job comes by, one assignment at a time: several at once take more steps.
 local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
 local function start_run(kind, some, packed, from, to)
   if to < from then return end
   local one, queue, many = event_of('lease', kind), kind[QUEUE], to - from + 1
-  local told, a, b, c, d = one[6], records.n, holds.n, one[7], #answer
+  local told, to_store, to_hold, given, start = one[6], records, holds, answer, claim_head   -- locals are found at once
+  local a, b, c, d = records.n, holds.n, one[7], #answer
   for i = from, to do
     local id, record = some[i], packed[i]
     a = a + 2
-    records[a - 1] = id
-    records[a] = record
+    to_store[a - 1] = id
+    to_store[a] = record
     b = b + 2
-    holds[b - 1] = '0'
-    holds[b] = claim_head .. id
+    to_hold[b - 1] = '0'
+    to_hold[b] = start .. id
     c = c + 1
     told[c] = id
     d = d + 3
-    answer[d - 2] = id
-    answer[d - 1] = record
-    answer[d] = distant[id] or ''
+    given[d - 2] = id
+    given[d - 1] = record
+    given[d] = distant[id] or ''
   end
   records.n, holds.n, one[7], kind.n = a, b, c, kind.n + many
   if quota[queue] then quota[queue] = quota[queue] - many end
@@ -116,7 +117,9 @@ local function lanes_from(some, raw, from, mark)
     if not alike or sub(packed, 21, at) ~= alike then
       kind, at, spec = laned_at(packed, 20, kind)
       if halted[kind[TASK]] then to = i - 1 break end
-      alike, found[i], specs[i], ends[i], asked[#asked + 1] = kind.laned_mark, kind, spec, at, lane_name(spec)
+      local name = lane_name(spec)
+      alike, asked[#asked + 1] = name ~= spec and kind.laned_mark, name
+      found[i], specs[i], ends[i] = kind, spec, at
     end
     local inside = is_inside(packed, at + 23)
     if inside == nil then to = i - 1 break end
@@ -125,10 +128,37 @@ local function lanes_from(some, raw, from, mark)
   return to, found, specs, ends, far, asked
 end
 
--- start_shared(some, raw, from, to, kind, lane, row, size_at, is_held) → the position after those of one kind that this lane, which
--- shows or holds them, has room for, and that fit into the answer; they are got ready to run.
+-- start_locked(some, raw, from, to, kind, kinds_of, specs, ends) → the position after those of one kind that a lock each shows,
+-- and that fit into the answer; they are got ready to run.
+local function start_locked(some, raw, from, to, kind, kinds_of, specs, ends)
+  local slots, mark, at = pile(4, 'ZADD', holders), IS_BEGUN_LANED .. running_mark, from
+  local sub, numbers = string.sub, struct.unpack
+  local forms, times, a, b = lock_kit.forms(kind[QUEUE]), times_of(kind[QUEUE], 'wait'), slots.n, places.n
+  while at <= to and kinds_of[at] == kind do
+    local id, packed, name = some[at], raw[at], specs[at]
+    local behind = lane_name(name) == name and lock_kit.behind(name, forms, id)
+    if not behind or distant[id] == false or too_much(numbers('>I4', packed, ends[at] + 20)) then break end
+    lock_kit.take(name, forms, behind)
+    local waited = now - numbers('>I8', packed, 4)
+    times[waited] = (times[waited] or 0) + 1
+    a = a + 2
+    slots[a - 1] = '0'
+    slots[a] = name .. SEP .. id
+    b = b + 1
+    places[b] = lines[id]
+    fence = fence + 1
+    raw[at] = mark .. struct.pack('>I8', fence) .. sub(packed, 3)
+    at = at + 1
+  end
+  slots.n, places.n = a, b
+  return at
+end
+
+-- start_shared(some, raw, from, to, kind, lane, row, size_at, is_held) → the position after those of one kind that this lane,
+-- which shows or holds them, has room for, and that fit into the answer; they are got ready to run.
 local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_held)
-  local slots, exits, members = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready), is_held and next_lines or lines
+  local slots, exits = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
+  local members = is_held and next_lines or lines
   local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
   local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
   local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
@@ -177,6 +207,7 @@ local function start_laned(some, raw, from, state)
   fetch_payloads(far)
   need_lanes()
   need_line()
+  need_locks()
   fetch(asked)
   local at, first, last, kind = from, from, from - 1, kinds_of[from]
   while at > last and at <= to do   -- those that share a kind and a lane, unless not all of the former could start
@@ -184,10 +215,18 @@ local function start_laned(some, raw, from, state)
       start_run(kind, some, raw, first, at - 1)
       first, kind = at, kinds_of[at]
     end
-    last = at
-    while last < to and not kinds_of[last + 1] do last = last + 1 end
-    local lane, row = only_limited(specs[at], kind[QUEUE])
-    if lane then at = start_shared(some, raw, at, last, kind, lane, row, ends[at] + 20, is_held) end
+    local after = is_held and at or start_locked(some, raw, at, to, kind, kinds_of, specs, ends)
+    last = after - 1
+    if after == at then
+      local spec, lane_end = specs[at], ends[at]
+      repeat
+        last = last + 1
+        local other = specs[last + 1]   -- nothing if it is the same
+      until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
+      local lane, row = only_limited(spec, kind[QUEUE])
+      if lane then after = start_shared(some, raw, at, last, kind, lane, row, lane_end + 20, is_held) end
+    end
+    at = after
   end
   start_run(kind, some, raw, first, at - 1)
   return at

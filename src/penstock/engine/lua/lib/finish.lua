@@ -37,7 +37,7 @@ local function finish()
     need_line()
     fill(refills)
   end
-  if next(known_lanes) then save_lanes() end
+  if next(lanes_read) then save_lanes() end
   if sequence then store(meta, 'seq', sequence) end
   write()
   for queue, row in pairs(deltas) do

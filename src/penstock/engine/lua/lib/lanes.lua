@@ -4,7 +4,12 @@
 -- keys: lanes limits holders openings
 
 local AT_ONCE = 8     -- candidates that one lane shows of one queue at once, so that lanes take turns
-local known_lanes = {}    -- name → lane, as read and as it will be stored
+local lanes_read = {}   -- name → what is stored of it, or false: those that were read
+local lane_texts = {}   -- name → what will be stored of it, or false: those of them that were not taken apart
+local known_lanes = {}  -- name → lane, as it will be stored: those that were
+local as_locks = {}     -- name → true, of those that were dealt with as text (lib/locks.lua)
+local freed = {}        -- name → queue, of those of them that have room and may have a waiter of that queue
+local lock_kit = {}     -- what deals with them
 local refills = {}  -- names of lanes whose next waiters may be shown; also by name
 local departed = {}     -- member → true of those that left `held` in this script: they are still found there
 local away = {}     -- lane SEP queue SEP → how many these are
@@ -103,36 +108,50 @@ local function declare(lane, rest)
   end
 end
 
--- fetch(names): reads lanes that are not known yet, in one go.
+-- lane_apart(name) → the lane, which was read before, taken apart.
+local function lane_apart(name)
+  if known_lanes[name] then return known_lanes[name] end
+  local fine, lane = pcall(lane_from, name, lane_texts[name] or nil)
+  if not fine then lane = lane_from(name) end   -- somebody else wrote it; reconcile counts again
+  lane.stored, known_lanes[name], lane_texts[name], freed[name] = lanes_read[name], lane, nil, nil
+  if as_locks[name] then declare(lane, '') end
+  return lane
+end
+
+-- fetch(names): reads lanes that are not known yet, in one go. Those that something is set for by hand are taken apart at once.
 local function fetch(names)
-  local unknown = {}
-  for _, name in ipairs(names) do
-    if not known_lanes[name] then
-      known_lanes[name] = true
-      unknown[#unknown + 1] = name
+  local unknown, n = {}, 0
+  for i = 1, #names do
+    local name = names[i]
+    if lanes_read[name] == nil then
+      n = n + 1
+      lanes_read[name], unknown[n] = false, name
     end
   end
-  if #unknown == 0 then return end
+  if n == 0 then return end
   local raw = call('HMGET', lanes, unpack(unknown))
-  for i, name in ipairs(unknown) do
-    local fine, lane = pcall(lane_from, name, raw[i])
-    if not fine then   -- somebody else wrote it; reconcile counts again
-      lane = lane_from(name)
-      lane.stored = raw[i]
-    end
-    known_lanes[name] = lane
+  for i = 1, n do
+    local name, text = unknown[i], raw[i]
+    lanes_read[name] = text
+    lane_texts[name] = text
   end
   if call('EXISTS', limits) == 0 then return end
-  for i, by_hand in ipairs(call('HMGET', limits, unpack(unknown))) do
-    local fixed, lane = unpacked(by_hand), known_lanes[unknown[i]]
-    lane.set, lane.paused = tonumber(fixed[1]) or -1, fixed[2] == 1
+  local by_hand = call('HMGET', limits, unpack(unknown))
+  for i = 1, n do
+    if by_hand[i] then
+      local fixed, lane = unpacked(by_hand[i]), lane_apart(unknown[i])
+      lane.set, lane.paused = tonumber(fixed[1]) or -1, fixed[2] == 1
+    end
   end
 end
 
 -- lane_named(name, rest) → the lane, with what was last said of it, or this if nobody said anything.
 local function lane_named(name, rest)
-  if not known_lanes[name] then fetch({ name }) end
   local lane = known_lanes[name]
+  if not lane then
+    if lanes_read[name] == nil then fetch({ name }) end
+    lane = lane_apart(name)
+  end
   if not lane.rest then declare(lane, lane.declared ~= '' and lane.declared .. SEP .. '1' or rest or '') end
   return lane
 end
@@ -401,6 +420,11 @@ end
 
 -- save_lanes(): stores what changed.
 local function save_lanes()
+  for name, text in pairs(lane_texts) do
+    if text ~= lanes_read[name] then
+      if text then set(lanes, name, text) else erase(lanes, name) end
+    end
+  end
   for name, lane in pairs(known_lanes) do
     if lane.rest then
       local packed = packed_lane(lane)

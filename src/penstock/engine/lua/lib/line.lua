@@ -45,9 +45,8 @@ local function place_in_line(h)
   return first or 1, 'ready'
 end
 
--- show(member, h, verb) → is this a waiter? It is shown, at the tail of its line so that lanes take turns.
-local function show(member, h, verb)
-  local id = last_part(member)
+-- show(id, member, h, verb) → is this a waiter? It is shown, at the tail of its line so that lanes take turns.
+local function show(id, member, h, verb)
   if not h or h[STATE] ~= 'held' or waiting_line(id, h) ~= member then
     forget_waiter(member)
     return false
@@ -58,29 +57,31 @@ local function show(member, h, verb)
   return true
 end
 
--- show_alike(member, kind, verb) → the same for one without a header, of this kind.
+-- show_alike(id, member, kind, verb) → the same for one without a header, of this kind.
 local wanted = {}   -- id → the lane that such a one asks for
-local function show_alike(member, kind, verb)
-  local id, queue = last_part(member), kind[QUEUE]
+local function show_alike(id, member, kind, verb)
+  local queue, priority = kind[QUEUE], kind[PRIORITY]
   local packed, b = stored[id], kind[BATCH] ~= '' and batch_kit.one(kind[BATCH])
-  local since, _, number = struct.unpack('>I8BI8', packed, 4)
-  local lane = lane_of(wanted[id])
-  local row_name = lane.name .. SEP .. queue .. SEP
-  local is_it = row_name .. rank_of(kind[PRIORITY], number) .. SEP .. id == member
+  local since, number = struct.unpack('>I8xI8', packed, 4)
+  local name = lane_name(wanted[id])
+  local row_name = name .. SEP .. queue .. SEP
+  local is_it = row_name .. near_rank(priority, number) .. SEP .. id == member
   if verb or not is_it or (b and b[B_PRIORITY] >= 0 and b[B_PRIORITY] ~= kind[PRIORITY]) then
     stored[id] = nil
-    return show(member, read({ id })[1], verb)
+    return show(id, member, read({ id })[1], verb)
   end
-  local row = line_of(lane, queue)
   sequence = (sequence or tonumber(seq_before or 0)) + 1
   packed = IS_SHOWN .. struct.pack('>BI8BI8', 207, now, 207, sequence) .. string.sub(packed, 21)
   shown_as[id] = packed
   put(2, 'HSET', jobs, id, packed)
-  drop(held, member)
-  add(ready, '0', queue .. SEP .. rank_of(kind[PRIORITY], sequence) .. SEP .. id)
-  row.waiting = row.waiting - 1
-  left_held(member, row_name)
-  show_in(row, id, kind)
+  put(3, 'ZREM', held, member)
+  put(4, 'ZADD', ready, '0', queue .. SEP .. near_rank(priority, sequence) .. SEP .. id)
+  if not (freed[name] and lock_kit.show(name, queue, id, priority)) then
+    local row = line_of(lane_of(wanted[id]), queue)
+    row.waiting = row.waiting - 1
+    left_held(member, row_name)
+    show_in(row, id, kind)
+  end
   measure(queue, 'lane', now - since, 1)
   kind.shown = (kind.shown or 0) + 1
   return true
@@ -97,38 +98,56 @@ local function glimpse_of_waiter(id, packed)
   return kind
 end
 
--- next_ones(names) → the members of those that these lanes show next, and their headers; a rate opens again later, and so does a
--- lane of so many queues that one call cannot show a job of each.
+-- next_in(lane, found, ids): adds those that it shows next, as members and ids; a rate opens again later, and so does a lane of
+-- so many queues that one call cannot show a job of each.
 local MOST_SHOWN = 500
+local function next_in(lane, found, ids)
+  for _, queue in ipairs(queues_of(lane)) do
+    local row, members, tokens = lane.lines[queue], {}, nil
+    if #found < MOST_SHOWN then
+      members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
+    elseif row.waiting > 0 and #row.shown == 0 and room(lane, row) > 0 then
+      opens(lane, now + 5)
+    end
+    for _, member in ipairs(members) do found[#found + 1], ids[#ids + 1] = member, last_part(member) end
+    if tokens and row.waiting > 0 then
+      opens(lane, now + math.max(math.ceil((price(lane, tokens) - lane.tokens) / lane.rate), 5))
+    end
+  end
+end
+
+-- next_in_lock(name, queue) → the member of the one that this lock, which was freed, shows next to that queue, and its id. Nothing
+-- if there is none, or something was there that is no waiter.
+local function next_in_lock(name, queue)
+  local prefix = name .. SEP .. queue
+  local row_name = prefix .. SEP
+  if away[row_name] then return nil end
+  local member = call('ZRANGE', held, '[' .. row_name, '(' .. prefix .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
+  return member, member and string.sub(member, #row_name + 16)   -- behind its rank
+end
+
+-- next_ones(names) → the members of those that these lanes show next, their ids and their headers.
 local function next_ones(names)
   local found, ids = {}, {}
   for _, name in ipairs(names) do
-    local lane = lane_named(name)
-    for _, queue in ipairs(queues_of(lane)) do
-      local row, members, tokens = lane.lines[queue], {}, nil
-      if #found < MOST_SHOWN then
-        members, tokens = next_of(lane, queue, AT_ONCE, AT_ONCE)
-      elseif row.waiting > 0 and #row.shown == 0 and room(lane, row) > 0 then
-        opens(lane, now + 5)
-      end
-      for _, member in ipairs(members) do
-        found[#found + 1], ids[#ids + 1] = member, last_part(member)
-      end
-      if tokens and row.waiting > 0 then
-        opens(lane, now + math.max(math.ceil((price(lane, tokens) - lane.tokens) / lane.rate), 5))
-      end
+    local n, queue, member, id = #found + 1, freed[name], nil, nil
+    if queue and n <= MOST_SHOWN then member, id = next_in_lock(name, queue) end
+    if member then
+      found[n], ids[n] = member, id
+    else
+      next_in(lane_named(name), found, ids)
     end
   end
-  return found, headers_of(ids, glimpse_of_waiter)
+  return found, ids, headers_of(ids, glimpse_of_waiter)
 end
 
 -- fill(names, verb): these lanes show their next waiters. Again, should one of them have been no waiter.
 local function fill(names, verb)
   local all_were = true
-  local members, headers = next_ones(names)
+  local members, ids, headers = next_ones(names)
   for i, member in ipairs(members) do
     local h = headers[i]
-    all_were = (h and h.mark and show_alike or show)(member, h, verb) and all_were
+    all_were = (h and h.mark and show_alike or show)(ids[i], member, h, verb) and all_were
   end
   for _, kind in ipairs(kinds) do
     local n = kind.shown or 0

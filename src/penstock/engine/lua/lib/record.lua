@@ -13,10 +13,6 @@ local function mark_of(claim) return cmsgpack.pack(claim) .. struct.pack('>BI8B'
 -- rank_of(priority, number) → a place in line as text, to be sorted by.
 local function rank_of(priority, number) return string.format('%02d%012x', priority, number) end
 
--- news_of(verb, queue, task, attempt, ids) → a line of an event. entry_of(n, lines) → n of them, as the event is stored.
-local function news_of(verb, queue, task, attempt, ids) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '', ids) end
-local function entry_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
-
 -- near_rank(priority, number) → the same, of whole numbers from 0 on: of 256 in a row what differs is the last two digits.
 local rank_heads = {}
 local function near_rank(priority, number)
@@ -30,6 +26,10 @@ local function near_rank(priority, number)
   end
   return head .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2)
 end
+
+-- news_of(verb, queue, task, attempt, ids) → a line of an event. entry_of(n, lines) → n of them, as the event is stored.
+local function news_of(verb, queue, task, attempt, ids) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '', ids) end
+local function entry_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
 
 -- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
 local function in_label(mark)
