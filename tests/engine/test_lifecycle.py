@@ -50,7 +50,7 @@ def _written(text: str) -> set[str]:
     """The verbs that the code does write; a piece that takes the verb as an argument is counted where it is called."""
     lines = [line for part in (text, *_own_pieces(text)) for line in part.splitlines()]
     code = "\n".join(line.partition("--")[0] for line in lines)
-    written = set(re.findall(r"\b(?:move|line_up|create|note|settle|cancelled|entomb)\('(\w+)'", code))
+    written = set(re.findall(r"\b(?:move|line_up|create|note|news_of|settle|cancelled|entomb)\('(\w+)'", code))
     written |= set(re.findall(r"\b(?:stop|again|call_off|set_going|end_unrun)\('(\w+)'", code))
     written |= set(re.findall(r"fix\(move, '(\w+)'", code))
     written |= set(re.findall(r"fill\([^']*'(\w+)'\)", code))
