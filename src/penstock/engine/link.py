@@ -81,16 +81,16 @@ class Link:
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
-        answers = await self._answers(calls if len(calls) == 1 else _in_order(calls))
+        begin = time.monotonic()
+        answers = await self._answers(calls if len(calls) == 1 else _in_order(calls), begin)
         if len(calls) == 1 and calls[0].few and not answers[0]:
-            answers = await self._answers(_in_order(calls))
+            answers = await self._answers(_in_order(calls), begin)
         if self.spy is not None:
             for call, answer in zip(calls, answers, strict=True):
                 self.spy.saw(call, answer)
         return answers
 
-    async def _answers(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        begin = time.monotonic()
+    async def _answers(self, calls: Sequence[Call[Any]], begin: float) -> list[Any]:
         answers = await self._at_once(calls)
         if answers is None:
             answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
@@ -135,16 +135,16 @@ class Link:
 
     def run_sync(self, call: Call[T]) -> T:
         """Send one call from blocking code."""
-        answer = self._answer_sync(call)
+        begin = time.monotonic()
+        answer = self._answer_sync(call, begin)
         if call.few and not answer:
-            answer = self._answer_sync(*_in_order([call]))
+            answer = self._answer_sync(*_in_order([call]), begin)
         if self.spy is not None:
             self.spy.saw(call, answer)
             self.spy.after_sync(call.script.name)
         return call.decode(answer)
 
-    def _answer_sync(self, call: Call[Any]) -> Any:
-        begin = time.monotonic()
+    def _answer_sync(self, call: Call[Any], begin: float) -> Any:
         answers = self._at_once_sync(call)
         if answers is None:
             return self.ask_sync(lambda client: self._send_sync(client, call), self._left_since(begin))
