@@ -274,7 +274,7 @@ async def test_a_spare_that_changed_code_makes_useless_is_ended_without_an_error
     for changes in (1, 2):
         await eventually(lambda: len(tree(worker.pid)) == 2, within=30)  # a child and the spare
         file.write_text(file.read_text() + "\n# changed\n")
-        await eventually(lambda number=changes: crew.said().count("takes no more jobs") == number, within=30)
+        await eventually(lambda: crew.said().count("takes no more jobs") == changes, within=30)  # noqa: B023 - at once
         assert await (await crew.tasks.quick.enqueue(1)).result(timeout=30) == 1
     assert "SIGKILL" not in crew.said()
     assert await crew.end(worker) == 0
