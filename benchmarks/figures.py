@@ -89,8 +89,19 @@ class Results:
     def get(self, system: str, measure: str) -> Figure | None:
         return next((one for one in self.figures if (one.system, one.measure) == (system, measure)), None)
 
+    def add(self, figure: Figure) -> Figure:
+        """What was found so far, with these repeats more."""
+        known = self.get(figure.system, figure.measure)
+        if known is None:
+            self.figures.append(figure)
+            return figure
+        known.values.extend(figure.values)
+        return known
+
     def note(self, system: str, text: str) -> None:
-        self.notes.setdefault(system, []).append(text)
+        notes = self.notes.setdefault(system, [])
+        if text not in notes:
+            notes.append(text)
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

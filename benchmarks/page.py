@@ -38,7 +38,7 @@ Figures of one run on one machine compare with each other; alone they say little
 
 ```
 make bench          # Penstock beside the bare loop, about a minute
-make bench-peers    # beside other job queues, too, under 15 minutes; writes this page
+make bench-peers    # beside other job queues, too, about 18 minutes; writes this page
 python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
@@ -46,7 +46,8 @@ Every system has its own virtual environment with the newest versions, documente
 same server, fresh for each part: {server}, append-only file, fsync every second, memory at
 hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's
 settings say *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a
-trial is noisy, and Penstock's own `-c` was not tried this way. Each figure is the best of its repeats; ± is how far
+trial is noisy, and Penstock's own `-c` was not tried this way. Systems are measured in turns, one repeat of each
+in every round. Each figure is the best of its repeats; ± is how far
 they lie apart, as a share of the largest. A job writes the moment of its start into shared memory and does nothing
 else. Workers are warm and held still while the queue is filled, then let go. The *bare loop* is the least that a job
 queue can do with a script: take 100 jobs, note who has them, decode them, run each as a task, settle them with the next

@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Found]], ...]] = (
     (("drain",), Bench.two_workers),
 )
 
+ONCE: Final = ("memory", "start", "idle")  #: what is the same each time, and measured in the first round only
+
 
 def run(
     systems: Iterable[System],
@@ -35,14 +38,16 @@ def run(
     groups: Iterable[str] = GROUPS,
     scale: Scale | None = None,
 ) -> Results:
-    """Measure one system after the other; what waits for a lost worker runs for all of them at once, at the end."""
-    begin = time.monotonic()
-    made = _Run(programs, say, frozenset(groups), scale or Scale())
+    """Measure one system after the other, in rounds; what waits for a lost worker runs for all at once, at the end.
+
+    A round has one repeat of each: a machine that is slow for some minutes is so for all systems alike.
+    """
+    begin, scale = time.monotonic(), scale or Scale()
+    made = _Run(programs, say, frozenset(groups), replace(scale, repeats=1))
     installed = [system for system in systems if made.install(system)]
-    for system in installed:
-        for needed, part in PARTS:
-            if made.groups.intersection(needed):
-                made.part(system, part)
+    for number in range(scale.repeats):
+        for system in installed:
+            made.round(system, frozenset(ONCE if number else ()))
     if "crash" in made.groups:
         with ThreadPoolExecutor(max(1, len(installed))) as pool:
             list(pool.map(lambda system: made.part(system, Bench.crash), installed))
@@ -68,20 +73,26 @@ class _Run:
             return False
         return True
 
-    def part(self, system: System, part: Callable[[Bench], Found]) -> None:
+    def round(self, system: System, without: frozenset[str]) -> None:
+        groups = self.groups - without
+        for needed, part in PARTS:
+            if groups.intersection(needed):
+                self.part(system, part, groups)
+
+    def part(self, system: System, part: Callable[[Bench], Found], groups: frozenset[str] = frozenset()) -> None:
         with server.running() as (one, folder):
             self.results.server = one.version
             place = Place(system, self._programs(system), one.url, folder)
-            bench = Bench(one, place, self._scale, self.groups.__contains__)
+            bench = Bench(one, place, self._scale, groups.__contains__)
             try:
                 for name, values in part(bench):
-                    self._found(Figure(system.name, name, values), system)
+                    self._found(Figure(system.name, name, values), system, groups or self.groups)
             except Failed as error:
                 self._failed(system, f"{part.__name__.replace('_', ' ')}: {error}")
 
-    def _found(self, figure: Figure, system: System) -> None:
-        if figure.measure.partition(".")[0] in self.groups:
-            self.results.figures.append(figure)
+    def _found(self, found: Figure, system: System, groups: frozenset[str]) -> None:
+        if found.measure.partition(".")[0] in groups:
+            figure = self.results.add(found)
             spread = f"  ±{figure.spread:.0%}" if len(figure.values) > 1 else ""
             self._say(f"{system.title:16}{MEASURES[figure.measure].title:50}{figure!s:>20}{spread}")
 
