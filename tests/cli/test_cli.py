@@ -120,9 +120,14 @@ def test_the_app_of_a_project_is_found_from_its_subdirectories(shell: Shell) -> 
     job_id = shell.json("enqueue", "send", "[7]")["id"]
     shell.folder, project = shell.folder / "deep" / "below", shell.folder
     shell.folder.mkdir(parents=True)
-    assert "ready" in shell.run("job", "show", job_id, PENSTOCK_APP="")[0]
-    _, err = shell.run("queue", "ls", "--app", "nowhere.app", code=4)
-    assert f"in {shell.folder}, in {project} or where Python looks; did you mean nowhere:app?" in err
+
+    def told(*arguments: str) -> str:
+        with shell.start(*arguments, PENSTOCK_APP="") as process:  # what it imports stays in its process
+            return "".join(process.communicate(timeout=60))
+
+    assert "ready" in told("job", "show", job_id)
+    wrong = told("queue", "ls", "--app", "nowhere.app")
+    assert f"in {shell.folder}, in {project} or where Python looks; did you mean nowhere:app?" in wrong
 
 
 def test_what_needs_no_task_runs_without_the_apps_code(shell: Shell, single: Server, tmp_path: Path) -> None:
