@@ -29,7 +29,7 @@ test-long: $(READY) ## what needs minutes or millions of jobs
 bench: $(READY) ## measure this machine: Penstock beside a bare loop, a minute
 	@$(BIN)/python -m benchmarks ours
 
-bench-peers: $(READY) ## beside other job queues, too, 18 minutes; writes docs/performance.md
+bench-peers: $(READY) ## beside other job queues, too, 20 minutes; writes docs/performance.md
 	@$(BIN)/python -m benchmarks peers --write
 
 docs: $(READY) $(VENV)/.docs ## the documentation, into site/

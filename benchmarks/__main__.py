@@ -51,7 +51,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     ours = commands.add_parser("ours", help="Penstock beside the bare loop, about a minute")
-    peers = commands.add_parser("peers", help="Penstock beside the bare loop and other job queues, about 18 minutes")
+    peers = commands.add_parser("peers", help="Penstock beside the bare loop and other job queues, about 20 minutes")
     peers.add_argument("--only", type=_names(BY_NAME), metavar="NAMES", help=",".join(BY_NAME))
     quick = tuple(group for group in GROUPS if group != "crash")  # which waits for a lease to end
     for command, groups in ((ours, quick), (peers, GROUPS)):

@@ -38,7 +38,7 @@ Figures of one run on one machine compare with each other; alone they say little
 
 ```
 make bench          # Penstock beside the bare loop, about a minute
-make bench-peers    # beside other job queues, too, about 18 minutes; writes this page
+make bench-peers    # beside other job queues, too, about 20 minutes; writes this page
 python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
