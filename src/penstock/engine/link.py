@@ -82,9 +82,9 @@ class Link:
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
         begin = time.monotonic()
-        answers = await self._answers(calls if len(calls) == 1 else _in_order(calls), begin)
+        answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin)
         if len(calls) == 1 and calls[0].few and not answers[0]:
-            answers = await self._answers(_in_order(calls), begin)
+            answers = await self._answers(_with_all_keys(calls), begin)
         if self.spy is not None:
             for call, answer in zip(calls, answers, strict=True):
                 self.spy.saw(call, answer)
@@ -246,6 +246,6 @@ class Link:
         return b"*%d\r\n%b%b" % (count + len(args), text, words(args) if args else b"")
 
 
-def _in_order(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    """The same with all their keys: one that had to be sent again would come after those that follow it."""
+def _with_all_keys(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """The same. Of several, one that had to be sent again for its keys would come after those that follow it."""
     return [replace(call, few=False) if call.few else call for call in calls]

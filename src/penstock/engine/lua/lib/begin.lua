@@ -35,22 +35,21 @@ local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pi
 local function start_run(kind, some, packed, from, to)
   if to < from then return end
   local one, queue, many = event_of('lease', kind), kind[QUEUE], to - from + 1
-  local told, to_store, to_hold, given, start = one[6], records, holds, answer, claim_head   -- locals are found at once
-  local a, b, c, d = records.n, holds.n, one[7], #answer
+  local told, a, b, c, d = one[6], records.n, holds.n, one[7], #answer
   for i = from, to do
     local id, record = some[i], packed[i]
     a = a + 2
-    to_store[a - 1] = id
-    to_store[a] = record
+    records[a - 1] = id
+    records[a] = record
     b = b + 2
-    to_hold[b - 1] = '0'
-    to_hold[b] = start .. id
+    holds[b - 1] = '0'
+    holds[b] = claim_head .. id
     c = c + 1
     told[c] = id
     d = d + 3
-    given[d - 2] = id
-    given[d - 1] = record
-    given[d] = distant[id] or ''
+    answer[d - 2] = id
+    answer[d - 1] = record
+    answer[d] = distant[id] or ''
   end
   records.n, holds.n, one[7], kind.n = a, b, c, kind.n + many
   if quota[queue] then quota[queue] = quota[queue] - many end
