@@ -42,7 +42,7 @@ class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Laned(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The same of a job with a lane, after what that adds."""
 
-    shown: int  #: 0: the lane holds it
+    shown: int  #: 0: the lane holds it, 1: shows it, 2: is a lock, and the job's own
     since: int
     place: int
     label: str
@@ -255,6 +255,11 @@ def read_header(raw: bytes) -> Header:
         return _done(raw).header() if first == DONE else _header(raw)
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
+
+
+def is_owner(raw: bytes) -> bool:
+    """Whether a job that waits has its lock already, so that lease need not ask: see lib/locks.lua."""
+    return raw[:2] == bytes((LANED, 2))
 
 
 def read_running(raw: bytes) -> Running | Begun | BegunLaned:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.worker.fetch import Fetcher, Numbers
+from penstock.worker.fetch import AHEAD, Fetcher, Numbers
 from tests.api.looks import eventually, in_state, on_both
 from tests.engine.factories import raw
 
@@ -127,6 +127,21 @@ async def test_every_job_runs_once_while_mailboxes_break(app: Penstock, size: in
         for job in jobs[-5:]:
             await job.result(timeout=10)
     assert set(runs.values()) == {1}
+
+
+def test_a_worker_does_not_go_too_far_ahead_of_a_call_that_is_not_answered() -> None:
+    numbers = Numbers()
+    first = numbers.take()
+    for _ in range(AHEAD - 1):
+        assert not numbers.is_ahead
+        assert numbers.answered(numbers.take())
+    assert numbers.is_ahead
+    numbers.give_back(first)
+    assert not numbers.is_ahead  # the next is the first again
+    assert numbers.take() == first
+    assert numbers.is_ahead
+    assert numbers.answered(first)
+    assert not numbers.is_ahead
 
 
 def test_numbers_of_calls_that_letters_answer() -> None:

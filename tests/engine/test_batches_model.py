@@ -67,9 +67,6 @@ def stored(world: World) -> dict[str, Any]:
     answer: Any = world.client.eval(READ, len(keys), *keys)
     *parts, events = answer
     found: dict[str, Any] = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
-    counts: Counter[str] = Counter()
-    for name, count in found["counts"].items():
-        counts[name.replace(f"{SEPARATOR}held", f"{SEPARATOR}ready")] += int(count)
     return found | {
         "payloads": all_payloads(found["jobs"], found["payloads"]),
         **{name: {member: int(score) for member, score in found[name].items()} for name in ZSETS},
@@ -77,7 +74,7 @@ def stored(world: World) -> dict[str, Any]:
         "made": {one: read_status(raw[1:-1]) for one, raw in found["payloads"].items() if "@" in one},
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},
-        "counts": +counts,
+        "counts": {name: int(n) for name, n in found["counts"].items() if n != b"0" and not name.endswith("held")},
         "batches": {name: read_state(raw) if name.startswith("st") else raw for name, raw in found["batches"].items()},
         "limits": {name: tuple(msgspec.msgpack.decode(raw)) for name, raw in found["limits"].items()},
         "told": next((told for _, (_, raw) in events if (told := _told(raw))), {}),
@@ -121,7 +118,9 @@ def expected(model: Model) -> dict[str, Any]:
         "results": model.results,
         "attempts": model.attempts,
         "unique": {h.unique: job_id for job_id, h in model.among(*WAITING, "running").items() if h.unique},
-        "counts": Counter(f"{h.queue}{SEPARATOR}{h.state}" for h in model.jobs.values() if not h.compact),
+        "counts": Counter(
+            f"{h.queue}{SEPARATOR}{h.state}" for h in model.jobs.values() if not h.compact and h.state != "ready"
+        ),
         "finished": {job_id: h.since + h.keep for job_id, h in model.among("done", "cancelled").items()},
         "dead": {job_id: h.since for job_id, h in model.among("dead").items()},
         "tombs": {job_id: h.since for job_id, h in model.jobs.items() if h.compact},

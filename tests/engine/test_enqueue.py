@@ -7,6 +7,7 @@ import pytest
 from penstock.engine.answers import Placed
 from penstock.engine.audit import audit
 from penstock.engine.engine import ALIKE, PAGE, Engine
+from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
@@ -321,6 +322,7 @@ async def test_a_single_job_for_a_queue_with_a_setting_is_counted(engine: Engine
 
 async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(engine: Engine) -> None:
     job, key = new_job("a"), engine.keys("").decode()
+    await engine.pause("other")  # a script that the server does not know yet would have all of them sent again
     call, other = engine.enqueue([job]), engine.enqueue([new_job("b", due=5)])
     assert (call.few, other.few) == (True, False)
     assert str(engine.link._short(call)).count(key) == 11 < str(engine.link._short(other)).count(key)
@@ -330,4 +332,32 @@ async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(
     calls = engine.enqueue([job, new_job("c")]), engine.pause("default"), engine.enqueue([new_job("d")])
     first, _, last = await engine.link.together(*calls)
     assert [placed.word for placed in calls[0].decode(first) + calls[2].decode(last)] == ["created"] * 3
-    assert [verb for verb, *_ in await happened(engine)] == ["enqueue", "enqueue", "pause", "enqueue"]
+    assert [verb for verb, *_ in await happened(engine)] == ["pause", "enqueue", "enqueue", "pause", "enqueue"]
+
+
+# What spares a look (meta: asleep, settings)
+
+
+async def test_a_worker_that_lies_down_after_none_slept_is_woken(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    assert await worker.lease() == []
+    async with listening(engine, engine.keys.mailbox(worker.name)) as box:
+        for _ in range(3):
+            await enqueue(engine, new_job(), new_job())
+            assert await box.letters() == ["work"]
+            await enqueue(engine, new_job())  # nobody sleeps any more, and that is noted
+            assert await (await raw(engine)).hget(engine.keys("meta"), "asleep") == b""
+            assert await box.letters() == []
+            assert len(await worker.lease(9)) == 3
+
+
+async def test_a_pause_holds_although_it_was_forgotten_that_something_is_set(engine: Engine) -> None:
+    await engine.pause("default")
+    await (await raw(engine)).hdel(engine.keys("meta"), "settings")
+    assert [finding.rule for finding in await audit(engine)] == ["settings"]
+    await reconcile(engine)
+    worker = await TestWorker(engine).register()
+    assert await worker.lease(by_letter=True) == []
+    (placed,) = await engine.enqueue([new_job()])
+    assert placed.state == "ready"
+    assert await worker.lease() == []

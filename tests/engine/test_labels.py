@@ -201,7 +201,8 @@ class Twins:
             fields: dict[str, Any] = {"priority": self.draw.choice((50, 50, 50, 10)), "queue": self.draw.choice("xxy")}
             chosen = self.draw.random()
             if chosen < 0.6:
-                fields["lanes"] = list(self.draw.choice(LANES))
+                own = [f"lock:{fields['queue']}{self.draw.randint(1, 3)}"]  # which one queue uses
+                fields["lanes"] = list(self.draw.choice((*LANES, own, own, own)))
             elif chosen < 0.8:
                 fields["batch"] = self.draw.choice(("b1", "b2", "unknown"))
             payload = b"p" * self.draw.choice((0, 9, 255, 256, 900))
@@ -281,10 +282,15 @@ async def _stored(engine: Engine) -> dict[str, Any]:
         rows = await client.hgetall(engine.keys(name))
         found[name] = {job_id.decode(): value for job_id, value in rows.items() if job_id}
     found["payloads"] = all_payloads(found["jobs"], found["payloads"])
-    found["lanes"] = {name: _lane(value) for name, value in found["lanes"].items() if name}
     found["jobs"] = {
         name: msgspec.structs.replace(read_header(value), nonce="") for name, value in found["jobs"].items()
     }
+    running = {name for name, header in found["jobs"].items() if header.state == "running"}
+    lanes = {name.decode(): _lane(value) for name, value in found["lanes"].items() if name}
+    found["lanes"] = {name: _disowned(lane, running) for name, lane in lanes.items()}
+    owners = {f"{name}\x1f{lane[-1][0][-1]}".encode() for name, lane in lanes.items() if lane[0] == -1}
+    holders = [(member, 0.0) for member in owners if member.decode().rpartition("\x1f")[2] in running]
+    found["holders"] = sorted(found["holders"] + holders)
     found["events"] = [event[1:] for event in await Views(engine).events()]
     return found
 
@@ -293,6 +299,16 @@ def _lane(stored: bytes) -> Any:
     """With its rows in one order."""
     use, tokens, at, declared, differs, *rows = msgspec.msgpack.decode(stored)
     return use, tokens, at, declared, differs, sorted(zip(*(rows[i::4] for i in range(4)), strict=True))
+
+
+def _disowned(lane: Any, running: set[str]) -> Any:
+    """A lock that belongs to a job as one that does not."""
+    if lane[0] != -1:
+        return lane
+    ((queue, waiting, _, owner),) = lane[-1]
+    if owner not in running:
+        return (0, *lane[1:])
+    return (1, *lane[1:-1], [(queue, waiting, 0, "")] if waiting else [])
 
 
 @pytest.fixture(params=range(24))

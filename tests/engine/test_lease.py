@@ -10,6 +10,7 @@ from penstock.engine.engine import PAGE, Engine, Retention
 from penstock.engine.mend import reconcile
 from penstock.engine.views import Views
 from penstock.job import Header
+from penstock.worker.fetch import AHEAD
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,
@@ -110,6 +111,17 @@ async def test_a_call_whose_answer_the_worker_has_is_stale(engine: Engine) -> No
     assert await engine.lease("w", 1) == Leased("stale", again=False, leases=[])
     assert await dump(engine) == before
     assert len((await engine.lease("w", 2)).leases) == 1
+
+
+async def test_as_many_calls_as_a_worker_makes_beyond_one_without_an_answer_leave_its_jobs_to_it(
+    engine: Engine,
+) -> None:
+    worker = await TestWorker(engine).register()
+    await enqueue(engine, new_job("a"))
+    (a,) = (await engine.lease(worker.name, 1)).leases
+    for number in range(2, AHEAD + 2):
+        assert (await engine.lease(worker.name, number, answered=0)).word == "ok"
+    assert [lease.id for lease in (await engine.lease(worker.name, 1)).leases] == [a.id]
 
 
 async def test_an_answer_once_had_is_not_forgotten_by_a_call_that_was_sent_earlier(engine: Engine) -> None:

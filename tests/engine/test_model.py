@@ -117,7 +117,9 @@ def expected(model: Model) -> dict[str, Any]:
         "timers": {f"expire{SEPARATOR}{job_id}": h.expires for job_id, h in model.among(*WAITING).items() if h.expires},
         "cancels": {f"{h.claim.split(SEPARATOR)[0]}{SEPARATOR}{job_id}": 0 for job_id, h in cancelling},
         "unique": {h.unique: job_id for job_id, h in model.among(*WAITING, "running").items() if h.unique},
-        "counts": Counter(f"{h.queue}{SEPARATOR}{h.state}" for h in model.jobs.values() if not h.compact),
+        "counts": Counter(
+            f"{h.queue}{SEPARATOR}{h.state}" for h in model.jobs.values() if not h.compact and h.state != "ready"
+        ),
         "jobs": model.jobs,
         "payloads": model.payloads,
         "results": model.results,

@@ -171,7 +171,7 @@ async def test_what_is_sealed_ended_cancelled_or_unknown_takes_no_members(
     for method, end, sent in asked:
         status, detail = problem(await client.request(method, f"{BATCHES}/nothing{end}", json=sent))
         assert (status, "no batch 'nothing'" in detail) == (404, True)
-    assert (await app.hub.views.counts())["default"] == {"scheduled": 1, "cancelled": 1}
+    assert (await app.hub.views.counts())["default"] == {"ready": 0, "scheduled": 1, "cancelled": 1}
 
 
 @pytest.mark.parametrize(

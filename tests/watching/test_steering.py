@@ -69,6 +69,17 @@ async def test_a_filter_finds_what_fits(app: Penstock, which: dict[str, Any], nu
     assert len({one.id async for one in found}) == number
 
 
+async def test_a_task_is_found_without_its_module_too(app: Penstock) -> None:
+    @app.task(name="shop.tasks:ship")
+    async def ship() -> None: ...
+
+    await ship.enqueue()
+    counts = {
+        name: await app.jobs(task=name).count() for name in ("shop.tasks:ship", "ship", "shop.tasks", "tasks:ship")
+    }
+    assert counts == {"shop.tasks:ship": 1, "ship": 1, "shop.tasks": 0, "tasks:ship": 0}
+
+
 async def test_a_bad_filter_is_refused(app: Penstock) -> None:
     bad: list[dict[str, Any]] = [{"state": "zombie"}, {"older_than": "long"}, {"queue": "no queue"}]
     for which in bad:

@@ -17,7 +17,7 @@ from penstock.selection import Choice, Selection, Told, choose
 
 _OPTIONS = (
     click.option("--queue", help="Of this queue."),
-    click.option("--task", help="Of this task, by its full name."),
+    click.option("--task", help="Of this task; without its module, of all that are called so."),
     click.option("--state", type=click.Choice(STATES), help="In this state."),
     click.option("--tag", help="With this tag; a job that is done has none any more."),
     click.option("--error", metavar="TEXT", help="Whose last error has this in its class or message."),

@@ -16,7 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR, rank
 from penstock.job import FINISHED, WAITING, Header
 from penstock.schedule import unpack, unpack_standing
-from penstock.stored import read_header, read_payload
+from penstock.stored import is_owner, read_header, read_payload
 
 _PAGE = 500
 _KEPT = ("missing", "kept", "kept twice")
@@ -150,6 +150,8 @@ class _Audit:
                     headers[job_id.decode()] = read_sound(raw)
                     if read_payload(raw) is not None:
                         inside.add(job_id.decode())
+                    if is_owner(raw):
+                        self._lanes.add_owner(job_id.decode(), headers[job_id.decode()])
                 except (msgspec.MsgspecError, ValueError, TypeError) as error:
                     self._report("header", job_id, f"cannot be read: {error}")
             await self._check_page(headers, inside)
@@ -289,11 +291,18 @@ class _Audit:
     async def _check_counts(self) -> None:
         pages = [page async for page in self._pages("counts")]
         stored = {name.decode(errors="replace"): int(n) for page in pages for name, n in page}
-        for name in stored.keys() | self._counted.keys():
-            if stored.get(name, 0) != self._counted[name]:
-                self._report("counts", name, f"says {stored.get(name, 0)}, counted {self._counted[name]}")
-        registered = {name.decode(errors="replace") async for page in self._pages("queues") for name, _ in page}
-        for queue in {name.split(SEPARATOR)[0] for name in self._counted} - registered:
+        ready = {name: 0 for name in self._counted if name.endswith(f"{SEPARATOR}ready")}  # the line itself tells
+        for name, counted in (dict.fromkeys(stored, 0) | self._counted | ready).items():
+            if stored.get(name, 0) != counted:
+                self._report("counts", name, f"says {stored.get(name, 0)}, counted {counted}")
+        queues = {
+            name.decode(errors="replace"): setting async for page in self._pages("queues") for name, setting in page
+        }
+        if any(queues.values()) and b"settings" not in self._meta:
+            self._report(
+                "settings", "meta", "does not say that something is set for a queue, so that enqueue passes it over"
+            )
+        for queue in {name.split(SEPARATOR)[0] for name in self._counted} - queues.keys():
             self._report("queues", queue, "has jobs, but is not listed, so that workers of all queues pass it over")
         kept = await self._client.hlen(self._key("jobs")) - 1
         accepted, forgotten = (int(self._meta.get(name, 0)) for name in (b"accepted", b"forgotten"))

@@ -5,7 +5,8 @@ That more are in use than the limit allows is no finding: it may have been lower
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from penstock.engine.keys import SEPARATOR, rank
 from penstock.job import WAITING, Header
 
 Found = tuple[str, str | bytes, str]  #: rule, subject, text
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, AttributeError)
 
 
 class Spec(NamedTuple):
@@ -72,6 +74,10 @@ class LaneCounts:
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)  #: id → priority
         self._queues: defaultdict[str, set[str]] = defaultdict(set)
         self._own_turn: set[tuple[str, str]] = set()  #: the job whose turn it is waits in the ordered lane itself
+        self._owners: set[tuple[str, str]] = set()  #: jobs that wait and have their lock already, by that
+
+    def add_owner(self, job_id: str, header: Header) -> None:
+        self._owners.add((specs_of(header)[0].name, job_id))
 
     def add(self, job_id: str, header: Header) -> None:
         for place, spec in enumerate(specs_of(header), 1):
@@ -90,20 +96,37 @@ class LaneCounts:
     def check(
         self, stored: dict[bytes, bytes], limits: dict[bytes, bytes], holders: set[bytes], openings: set[bytes]
     ) -> Iterator[Found]:
-        yield from (("holders", member, "has no job that holds it") for member in holders - self._holders)
-        yield from (("holders", member, "is missing") for member in self._holders - holders)
+        owned = dict(_owned(stored))
+        expected = self._holders - {f"{name}{SEPARATOR}{owner}".encode() for name, owner in owned.items()}
+        yield from (("holders", member, "has no job that holds it") for member in holders - expected)
+        yield from (("holders", member, "is missing") for member in expected - holders)
+        yield from (("owners", name, f"is not that of {job}") for name, job in self._owners if owned.get(name) != job)
+        by_hand = limits.keys() & {name.encode() for name in owned}
+        yield from (("owners", name, "belongs to a job, though something was set by hand") for name in by_hand)
         named = self._use.keys() | self._queues.keys()
         yield from (("lanes", name, "is in use, but not known") for name in named if name.encode() not in stored)
         for name, raw in stored.items():
             try:
-                lane = _lane(name.decode(), raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, AttributeError) as error:
+                read = _lane(name.decode(), raw)
+                lane = self._resolved(name.decode(), read)
+            except _UNREADABLE as error:
                 yield "lanes", name, f"cannot be read: {error}"
             else:
+                if _owner(read) and (read.declared != Spec(read.declared.name) or read.differs):
+                    yield "owners", name, "belongs to a job, though it is no lock"
                 yield from self._check_lane(name.decode(), lane)
                 yield from _check_idle(name, lane, idle=name.decode() not in named, opening=name in openings)
                 yield from self._check_open(name.decode(), lane, limits.get(name), opening=name in openings)
         yield from (("openings", name, "is no lane that is in use") for name in openings - stored.keys())
+
+    def _resolved(self, name: str, lane: Lane) -> Lane:
+        """A lock that belongs to a job as any other lane: either that runs, or it is shown."""
+        if not (owner := _owner(lane)):
+            return lane
+        ((queue, row),) = lane.rows.items()
+        if f"{name}{SEPARATOR}{owner}".encode() in self._holders:
+            return lane._replace(use=1, rows={queue: Row(row.waiting, 0, frozenset())})
+        return lane._replace(use=0)
 
     def _check_lane(self, name: str, lane: Lane) -> Iterator[Found]:
         if lane.use != self._use[name]:
@@ -142,9 +165,22 @@ async def miscounts(engine: Engine, name: str) -> bool:
             raw, use, *waiting = await pipe.execute()
         lane = _lane(name, raw) if raw else Lane(0, 0, Spec(name), "", {})
         said = [lane.rows[queue].waiting if queue in lane.rows else 0 for queue in queues]
-        return (lane.use, said) != (use, waiting)
+        return (0 if _owner(lane) else lane.use, said) != (use, waiting)
 
     return await engine.link.ask(ask)
+
+
+def _owner(lane: Lane) -> str:
+    """The job that a lock belongs to, from when it is shown until it has run; nothing of any other lane."""
+    shown = [job for row in lane.rows.values() for job in row.shown] if lane.use == -1 else []
+    return shown[0] if len(shown) == 1 else ""
+
+
+def _owned(stored: dict[bytes, bytes]) -> Iterator[tuple[str, str]]:
+    for name, raw in stored.items():
+        with suppress(*_UNREADABLE):
+            if owner := _owner(_lane(name.decode(), raw)):
+                yield name.decode(), owner
 
 
 def _count(pipe: Any, key: bytes, start: str) -> None:

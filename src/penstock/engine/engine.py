@@ -90,6 +90,7 @@ class Engine:
     ) -> None:
         self.keys = Keys(namespace)
         self.link = Link(endpoint, self.keys, deadline=deadline, test_clock=test_clock)
+        self._last_form: tuple[Header | None, bytes, bool] = None, b"", False
 
     def init(self) -> Call[str]:
         """Make the namespace. Only mending calls it: the first call of any other verb makes it by itself."""
@@ -98,6 +99,11 @@ class Engine:
     # Entering the line
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
+        if len(jobs) == 1:
+            (job,) = jobs
+            packed, plain = self._form_of(job.header)
+            read = partial(answers.read_placed, (job.id,))
+            return self.link.call("enqueue", (job.id, packed, job.payload), read, few=plain)
         args: list[Argument] = []
         header, before = None, b""
         for job in jobs:
@@ -109,6 +115,14 @@ class Engine:
         _page(jobs, ALIKE if alike else PAGE)
         read = partial(answers.read_placed, [job.id for job in jobs])
         return self.link.call("enqueue", tuple(args), read, few=alike)
+
+    def _form_of(self, header: Header) -> tuple[bytes, bool]:
+        """A header packed, and whether it is plain; mostly it is that of the job before, and known."""
+        last, packed, plain = self._last_form
+        if header is not last:
+            packed, plain = pack(header), is_plain(header)
+            self._last_form = header, packed, plain
+        return packed, plain
 
     def promote(self, limit: int = PAGE) -> Call[Due]:
         return self.link.call("promote", (limit,), answers.read_due)

@@ -11,7 +11,9 @@ from typing import Final
 from penstock.errors import BadOption
 
 KINDS: Final[dict[str, str]] = {
-    "meta": "hash",  # schema, seq, fence, seen, grace, accepted, forgotten, halted (names of paused tasks)
+    # schema, seq, fence, seen, grace, accepted, forgotten, halted (names of paused tasks), asleep (1: a worker may be
+    # in idle), settings (1: something was set for a queue once)
+    "meta": "hash",
     "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from
     "payloads": "hash",  # id → opaque bytes, unless they are part of the former; gone when the job is done
     "results": "hash",  # id → opaque bytes
@@ -19,7 +21,7 @@ KINDS: Final[dict[str, str]] = {
     "logs": "hash",  # id → msgpack: see log.lua; the last lines that its attempts wrote
     "ready": "zset",  # lexical: queue, priority and sequence, id
     "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
-    "holders": "zset",  # lexical: lane, id of a job that has a slot of it
+    "holders": "zset",  # lexical: lane, id of a job that has a slot of it, but for the owners of locks: lib/locks.lua
     "lanes": "hash",  # lane in use → msgpack: see lane_from in lib/lanes.lua
     "limits": "hash",  # lane → msgpack [limit or -1, 1 if paused]: what was set by hand
     "openings": "zset",  # due ms: lane that waits for its rate
@@ -45,7 +47,7 @@ KINDS: Final[dict[str, str]] = {
     "batches": "hash",  # spec, batch → msgpack of batch_state.BatchSpec; state, batch → msgpack of BatchState
     "roster": "zset",  # lexical: batch, u, name of an unfinished member, or f, finish number, name: lib/batches.lua
     "chores": "zset",  # when to see to it, ms: what, batch; abandon, forget, cancel or retry, the last two in pages
-    "counts": "hash",  # queue, state → how many
+    "counts": "hash",  # queue, state → how many; of those that are ready the line itself tells
     "stats": "hash",  # minute, queue, verb → how many; minute, queue, wait, run or lane → ms
     "events": "stream",  # an entry per script call: e → msgpack [now, [[verb, queue, task, attempt, note, ids], …]]
 }

@@ -45,10 +45,16 @@ class LaneViews:
 
     async def one(self, stored: str) -> LaneStatus:
         """A lane by its stored name, `lock:…` or `lane:…`; one that nobody uses is empty."""
-        return _status(stored, await self._link.ask(lambda client: self._parts(client, stored).execute()))
+        found = await self._link.ask(lambda client: self._parts(client, stored).execute())
+        owner = _owner(found[0])
+        raw = await self._link.ask(lambda client: client.hget(self._key("jobs"), owner)) if owner else None
+        return _status(stored, found, owner if _runs(raw) else "")
 
     def one_sync(self, stored: str) -> LaneStatus:
-        return _status(stored, self._link.ask_sync(lambda client: self._parts(client, stored).execute()))
+        found = self._link.ask_sync(lambda client: self._parts(client, stored).execute())
+        owner = _owner(found[0])
+        raw = self._link.ask_sync(lambda client: client.hget(self._key("jobs"), owner)) if owner else None
+        return _status(stored, found, owner if _runs(raw) else "")
 
     async def every(self, most: int = 10_000) -> list[LaneStatus]:
         """All lanes that are in use or were set by hand."""
@@ -111,7 +117,14 @@ def _record(raw: bytes) -> list[Any]:
         return [0, 0, 0, "", ""]
 
 
-def _status(stored: str, found: Iterable[Any]) -> LaneStatus:
+def _owner(raw: bytes | None) -> str:
+    """The job that a lock belongs to, from when it is shown until it has run: see lib/locks.lua."""
+    record = _record(raw) if raw else [0]
+    return str(record[8]) if record[0] == -1 and len(record) > 8 else ""
+
+
+def _status(stored: str, found: Iterable[Any], owner: str) -> LaneStatus:
+    """`owner`: the job that the lock belongs to, if that runs."""
     raw, by_hand, holders = found
     record: list[Any] = _record(raw) if raw else [0, 0, 0, "", ""]
     fixed, paused = (_record(by_hand) if by_hand else [-1, 0])[:2]
@@ -122,14 +135,14 @@ def _status(stored: str, found: Iterable[Any]) -> LaneStatus:
         name=name,
         is_lock=is_lock,
         limit=fixed if fixed >= 0 else declared,
-        in_use=int(record[0]),
+        in_use=max(int(record[0]), int(bool(owner))),
         waiting=sum(int(number) for number in record[6::4]),
         paused=bool(paused),
         set_by_hand=fixed >= 0,
         rate=rate,
         burst=burst,
         ordered=bool(kind),
-        holders=[member.decode().rpartition(SEPARATOR)[2] for member in holders],
+        holders=[*([owner] if owner else []), *(member.decode().rpartition(SEPARATOR)[2] for member in holders)],
         conflict=_words(str(record[4])),
     )
 

@@ -47,7 +47,7 @@ class Filter(NamedTuple):
     """Which jobs; what is not said does not matter."""
 
     queue: str | None = None
-    task: str | None = None
+    task: str | None = None  #: without its module: all that are called so
     state: str | None = None
     tag: str | None = None
     error: str | None = None  #: a part of the last error's class or message
@@ -66,7 +66,7 @@ class Filter(NamedTuple):
         return (
             not header.compact
             and self.queue in {None, header.queue}
-            and self.task in {None, header.task}
+            and self.task in {None, header.task, header.task.rpartition(":")[2]}
             and self.state in {None, header.state}
             and self.group in {None, header.death}
             and self.batch in {None, header.batch}

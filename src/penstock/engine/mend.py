@@ -72,7 +72,7 @@ async def _recount(engine: Engine) -> bool:
     for _ in range(_COUNTS):
         last, counted = await views.last_event(), Counter[str]()
         async for _, header in views.headers():
-            if not header.compact:
+            if not header.compact and header.state != "ready":  # those are told by the line
                 counted[f"{header.queue}{SEPARATOR}{header.state}"] += 1
         if await engine.recount(last, counted) == "ok":
             return True

@@ -27,7 +27,7 @@ from penstock.exposition import RANGES
 from penstock.job import DELAY_BELOW, Header
 from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
 
-SCHEMA: Final = "2"
+SCHEMA: Final = "3"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
@@ -56,8 +56,8 @@ local function call(command, key, ...)
 end
 """
 _CHECK: Final = """\
-local schema, seq_before, fence_before, halted_now, accepted_before =
-  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted'))
+local schema, seq_before, fence_before, halted_now, accepted_before, asleep_before, settings_before =
+  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings'))
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
 _DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
@@ -187,6 +187,7 @@ def _constants() -> dict[str, str]:
             "IS_BEGUN_LANED": f"'\\{BEGUN_LANED}'",
             "IS_HELD": f"'\\{LANED}\\0'",
             "IS_SHOWN": f"'\\{LANED}\\1'",
+            "IS_OWNER": f"'\\{LANED}\\2'",
             "PLAIN": str(PLAIN),
             "LANED": str(LANED),
             "RUNNING": str(RUNNING),
@@ -206,7 +207,7 @@ def _constants() -> dict[str, str]:
             "USUAL_PRIORITY": f"'{USUAL.priority:02d}'",
             "USUAL_KEEP": str(USUAL.keep),
             "USUAL_RETRIES": str(USUAL.retries),
-            "EVENTS": str(EVENTS_KEPT),
+            "EVENTS": f"'{EVENTS_KEPT}'",
             "STATS_MINUTES": str(STATS_MINUTES),
             "BLANK": f"'{blank}'",
             "RANGE_OF": " or ".join([*(f"ms <= {end} and ' {end}'" for end in RANGES_MS), "' more'"]),

@@ -1,7 +1,7 @@
 """Reading what is stored, in pages, with plain commands that change nothing."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -123,14 +123,24 @@ class Views:
         return pipe
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """Queue → state → how many."""
-        counted: dict[str, dict[str, int]] = {}
-        found = await self._link.ask(lambda client: client.hgetall(self._key("counts")))
+        """Queue → state → how many, all at one moment: a job that goes from one state to another is never in none."""
+        queues = await self._link.ask(lambda client: client.hkeys(self._key("queues")))
+        names = [name.decode() for name in queues if name]
+        *in_line, found = await self._link.ask(lambda client: self._counted(client, names).execute())
+        counted = {queue: {"ready": number} for queue, number in zip(names, in_line, strict=True)}
         for name, number in found.items():
             if name:
                 queue, state = name.decode().split(SEPARATOR)
                 counted.setdefault(queue, {})[state] = int(number)
         return counted
+
+    def _counted(self, client: Any, queues: Iterable[str]) -> Any:
+        """Those that are ready are not counted: the line itself tells."""
+        pipe = client.pipeline(transaction=True)
+        for queue in queues:
+            pipe.zlexcount(self._key("ready"), f"[{queue}{SEPARATOR}", f"({queue} ")
+        pipe.hgetall(self._key("counts"))
+        return pipe
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""

@@ -27,6 +27,7 @@ log = logging.getLogger("penstock.worker")
 
 TRIPS: Final = 2  #: on their way at once
 BYTES: Final = 4 * 2**20  #: of results in one trip
+AHEAD: Final = 16  #: calls made beyond one that was not answered; the server remembers twice as many (lib/numbers.lua)
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
 
 
@@ -42,6 +43,11 @@ class Numbers:
     def floor(self) -> int:
         """Up to here all calls were answered."""
         return min((*self._open, *self._lost, self._last + 1)) - 1
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the next call should wait: once too many were made after one, the server takes that as answered."""
+        return not self._lost and self._last - self.floor >= AHEAD
 
     def take(self) -> int:
         if self._lost:
@@ -104,6 +110,7 @@ class Fetcher:
         self._more = True  #: there may be work that was not asked for yet
         self._plenty = False  #: the last answer was full: whoever has room may ask, also while others do
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
+        self._waits = False  #: one trip does not ask before the other is answered
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
 
@@ -170,6 +177,8 @@ class Fetcher:
         at_rest = not self.busy and not self._asked  # or will be: the server is to know
         asks = self._more or (at_rest and outcomes)
         want = 0 if self.draining or not asks or self._gate.closed else self._room()
+        if want > 0 and self._numbers.is_ahead:
+            want, self._waits = 0, True
         if not outcomes and want <= 0:
             await self._sleep(look)
             return
@@ -185,6 +194,9 @@ class Fetcher:
             self._settled.set()
             if not self._asked:
                 self._early.clear()
+            if self._waits:
+                self._waits = False
+                self._wake.set()
 
     async def _trip(self, outcomes: list[Settled], want: int) -> None:
         settles = settle(self._engine, outcomes)

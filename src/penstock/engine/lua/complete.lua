@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads results
 -- kept: as a function
--- include: record mail label header write lanes locks batches move alike line enter finish create ends settle
+-- include: record mail label header write waiters lanes owners batches move alike line locks enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete
@@ -30,7 +30,7 @@ local function of_call(made, kind)
   if not found then
     found = {
       [CLAIM] = made.claim, [STARTED] = made.started, [QUEUE] = kind[QUEUE], [TASK] = kind[TASK], [KEEP] = kind[KEEP],
-      [BATCH] = kind[BATCH], n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
+      [PRIORITY] = kind[PRIORITY], [BATCH] = kind[BATCH], n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
     }
     made[kind], alike[#alike + 1] = found, found
   end
@@ -106,12 +106,24 @@ local function recognise_all()
   fetch(names)
 end
 
+-- owner_mark(kind, id) → what comes before this id where a lock says whose it is.
+local function owner_mark(kind, id)
+  local size = #id
+  local mark = kind[-size]   -- by the length of the id; other numbers are fields
+  if not mark then
+    mark = size <= 31 and kind[PRIORITY] <= 99 and lock_kit.owner_mark(kind[PRIORITY], id) or ''
+    kind[-size] = mark
+  end
+  return mark
+end
+
 -- end_run(from, answers) → the position after those from here on that are of one kind and one call; these are done.
 local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
-local ends = pile(4, 'ZADD', finished)
+local ends = pile(5, 'ZADD', finished)
 local seen = {}    -- id → true: it may be named twice in a page
 local function end_run(from, answers)
   local kind, at, slots, spec, lane, slot_head = kinds_of[from], from, pile(3, 'ZREM', holders)
+  local forms = lock_kit.forms(kind[QUEUE])
   local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
   local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
   local e, f, without, sub = before, slots.n, marks[0], string.sub
@@ -123,18 +135,16 @@ local function end_run(from, answers)
       seen[id] = true
       if specs[at] ~= spec then
         spec, lane = specs[at], nil
-        slot_head = spec and lane_name(spec) .. SEP
       end
-      if spec then
+      if spec and (lane or not lock_kit.free(spec, forms, owner_mark(kind, id), id)) then   -- an owner is not in `holders`
+        if not lane then
+          lane = lane_of(spec)
+          refill(lane)
+          slot_head = lane.name .. SEP
+        end
+        free_slot(lane, id)
         f = f + 1
         slots[f] = slot_head .. id
-        if lane then
-          lane.use = lane.use - 1
-        elseif lane_name(spec) ~= spec or not lock_kit.free(spec, kind[QUEUE]) then
-          lane = lane_of(spec)
-          lane.use = lane.use - 1
-          refill(lane)
-        end
       end
       if #packed == to + 1 then   -- its payload is not part of the record
         contents.n = contents.n + 1
@@ -193,5 +203,6 @@ end
 recognise_all()
 local answers = settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_run)
 for _, kind in ipairs(alike) do move_kind(kind, 'running', 'done') end
+if next(lanes_read) then need_locks() end
 finish()
 return answers

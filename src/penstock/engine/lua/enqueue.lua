@@ -1,7 +1,7 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record mail room single page label header write lanes batches move alike line enter finish create ends
+-- include: record mail room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
 -- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
 --       the one before it has, and its payload
@@ -19,7 +19,7 @@ local function answer(word, id, state)
 end
 
 -- record(id, mark, payload) → what is stored of a job without a header, from its label on; a large payload goes elsewhere.
-local records, contents, places = pile(2, 'HSET', jobs), pile(1, 'HSET', payloads), pile(4, 'ZADD', ready)
+local records, contents, places = pile(2, 'HSET', jobs), pile(1, 'HSET', payloads), pile(5, 'ZADD', ready)
 local function record(id, mark, payload)
   if #payload >= 256 then
     local n = contents.n
@@ -67,26 +67,35 @@ end
 -- line_up_laned(id, one, payload) → is it shown or held by its lane? Not if that is more than limited, or shows one that would
 -- have to step back.
 local function line_up_laned(id, one, payload)
-  local kind = one.kind
-  announce(one)
-  local lane, row = only_limited(one.spec, kind[QUEUE])
-  if not lane or row.worst > kind[PRIORITY] or #one.spec > 255 then return false end
+  local kind, spec, row = one.kind, one.spec, nil
+  if #spec > 255 then return false end
+  local state = lock_kit.enter(spec, kind, id)
+  local front = state == 'ready' and IS_OWNER or IS_HELD
+  if not state then
+    announce(one)
+    local lane
+    lane, row = only_limited(spec, kind[QUEUE])
+    if not lane or row.worst > kind[PRIORITY] then return false end
+    local is_shown = row.waiting == 0 and #row.shown < math.min(AT_ONCE, lane.limit - lane.use)
+    state, front = is_shown and 'ready' or 'held', is_shown and IS_SHOWN or IS_HELD
+  end
   local turn = rank_of(kind[PRIORITY], next_place())
-  local packed = struct.pack('>BI8BI8', 207, now, 207, sequence) .. record(id, one.mark, payload)
-  if row.waiting == 0 and #row.shown < math.min(AT_ONCE, lane.limit - lane.use) then
+  local packed = front .. struct.pack('>BI8BI8', 207, now, 207, sequence) .. record(id, one.mark, payload)
+  if state == 'ready' then
     enter(ready, '0', kind[QUEUE] .. SEP .. turn .. SEP .. id)
-    show_in(row, id, kind)
-    packed = IS_SHOWN .. packed
-    admit(id, kind, packed, 'ready')
+    if row then show_in(row, id, kind) end
   else
-    local row_name = lane.name .. SEP .. kind[QUEUE] .. SEP
+    local row_name = lane_name(spec) .. SEP .. kind[QUEUE] .. SEP
     local member = row_name .. turn .. SEP .. id
     enter(held, '0', member)
-    entered_held(row, member, row_name)
-    kind.waited, packed = kind.waited + 1, IS_HELD .. packed
-    admit(id, kind, packed, 'held')
+    if row then
+      row.waiting = row.waiting + 1
+      joined(member, row_name)
+    end
+    kind.waited = kind.waited + 1
   end
   shown_as[id] = packed
+  admit(id, kind, packed, state)
   return true
 end
 
@@ -177,6 +186,7 @@ for i = 1, #ids do
   end
 end
 meet(asked, #asked)
+if next(lanes_read) then need_locks() end
 for i = 1, #ids do
   local one = without[i]
   if not (one and lined_up(i, one)) then

@@ -23,4 +23,9 @@ if call('EXISTS', events) == 0 then
   call('XADD', events, '*', 'e', cmsgpack.pack({ now, {} }))
 end
 if not found then call('HSET', meta, 'schema', SCHEMA, 'made', now) end
+-- What spares enqueue a look, should it have been lost.
+if call('ZCARD', idle) > 1 then call('HSET', meta, 'asleep', '1') end
+for _, setting in ipairs(call('HVALS', queues)) do
+  if setting ~= '' then call('HSET', meta, 'settings', '1') end
+end
 return SCHEMA

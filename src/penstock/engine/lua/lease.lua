@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: record mail label header write lanes locks batches move alike line enter finish create ends candidates numbers halt begin
+-- include: record mail label header write waiters lanes owners batches move alike line enter finish create ends candidates numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -138,13 +138,13 @@ end
 local function begin_all(some, state)
   local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
   while at <= #some and not full do
-    if state == 'ready' then at = start_plain(some, raw, at) end
+    local before, others = at, {}
+    if state == 'ready' then at = start_owners(some, raw, start_plain(some, raw, at)) end
     at = start_laned(some, raw, at, state)
-    local others = {}
-    while at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) == 220) do
+    while at == before + #others and at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) == 220) do
       others[#others + 1], at = some[at], at + 1
     end
-    begin(others, state)
+    if #others > 0 then begin(others, state) end
   end
 end
 
@@ -189,6 +189,7 @@ local function rest()
   end
   local free = hungry and #answer == 2 and ARGV[6] == '1' and #held_by(worker, 1) == 0
   if free then add(idle, 0, AT_REST .. worker) else drop(idle, AT_REST .. worker) end
+  if hungry and asleep_before ~= '1' then store(meta, 'asleep', '1') end
 end
 
 call('HSET', calls, worker, made)

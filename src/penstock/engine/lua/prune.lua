@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
 -- flags: allow-oom
 -- keys: retired
--- include: record mail label header write lanes batches move line enter finish entomb
+-- include: record mail label header write waiters lanes owners batches move line enter finish entomb
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune

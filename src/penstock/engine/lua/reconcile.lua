@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
--- include: record mail label header write lanes batches move line enter finish create ends recount_lanes recount_batches cron
+-- include: record mail label header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -27,6 +27,16 @@ local function due(key, score, member)
   if not kept or tonumber(kept) ~= tonumber(score) then fix(add, key, score, member) end
 end
 
+-- mend_lanes(id, h): its lanes know of it. A lock that is its own says so itself.
+local function mend_lanes(id, h)
+  if is_own(id, h) and (h.is_owner or h[STATE] == 'running') then return end
+  if h.is_owner then fix(put, 2, 'HSET', jobs, id, IS_SHOWN .. string.sub(call('HGET', jobs, id), 3)) end
+  for i, spec in ipairs(h[LANES]) do
+    if holds(h, i) then due(holders, 0, lane_name(spec) .. SEP .. id) end
+  end
+  mended = mended + introduce(id, h)
+end
+
 -- mend(id, h): what this header asks for is there.
 local function mend(id, h)
   follow('seq', h[SEQ])
@@ -43,10 +53,7 @@ local function mend(id, h)
   end
   due(place(id, h))
   if h[STATE] == 'dead' and h[COMPACT] == 0 then due(deaths, 0, obituary(id, h)) end
-  for i, spec in ipairs(h[LANES]) do
-    if holds(h, i) then due(holders, 0, lane_name(spec) .. SEP .. id) end
-  end
-  mended = mended + introduce(id, h)
+  if #h[LANES] > 0 then mend_lanes(id, h) end
   if waits(h) and h[EXPIRES] > 0 then due(timers, h[EXPIRES], 'expire' .. SEP .. id) end
   if h[CANCELLING] == 1 then due(cancels, 0, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
   if h[UNIQUE] ~= '' and (waits(h) or h[STATE] == 'running') and not call('HGET', unique, h[UNIQUE]) then

@@ -1,7 +1,7 @@
 -- resume: a paused queue goes on, and its sleeping workers are told.
 -- flags: allow-oom
 -- keys: queues
--- include: record mail label header write lanes batches move line enter finish
+-- include: record mail room label header write waiters lanes owners batches move line enter finish
 -- args: queue
 -- returns: ok | open (it was not paused)
 -- event: resume
@@ -10,6 +10,6 @@ local before = call('HGET', queues, queue) or ''
 if not string.find(before, '^paused') then return 'open' end
 call('HSET', queues, queue, string.sub(before, 7))
 groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
-arrivals[queue] = tonumber(call('HGET', counts, queue .. SEP .. 'ready') or 0)
+arrivals[queue] = ready_in(queue)
 finish()
 return 'ok'

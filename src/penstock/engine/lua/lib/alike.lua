@@ -19,7 +19,6 @@ local function move_kind(kind, old, state)
   if old ~= '' then tally(deltas, queue, old, waited - n) end
   if waited > 0 then tally(deltas, queue, 'held', old == 'ready' and -waited or waited) end
   if state == 'ready' then
-    tally(deltas, queue, state, n - waited)
     if n > waited then arrivals[queue] = (arrivals[queue] or 0) + n - waited end
     return
   end

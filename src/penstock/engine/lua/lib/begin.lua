@@ -31,7 +31,7 @@ end
 
 -- start_run(kind, some, packed, from, to): these, which are of one kind, run; what is stored of them is in packed. Here and
 -- where else every job comes by, one assignment at a time: several at once take more steps.
-local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(4, 'ZADD', leases)
+local records, places, holds = pile(2, 'HSET', jobs), pile(3, 'ZREM', ready), pile(5, 'ZADD', leases)
 local function start_run(kind, some, packed, from, to)
   if to < from then return end
   local one, queue, many = event_of('lease', kind), kind[QUEUE], to - from + 1
@@ -105,6 +105,58 @@ local function start_plain(some, raw, from)
   return to + 1
 end
 
+-- owners_from(some, raw, from) → the same of those whose lock is their own; and where that ends in what is stored of them.
+local function owners_from(some, raw, from)
+  local found, ends, far, sub, byte, kind, mark, length, to = {}, {}, {}, string.sub, string.byte, nil, nil, nil, #some
+  for i = from, to do
+    local packed = raw[i]
+    local id = some[i]
+    -- shown_as: somebody before it has taken its lock apart
+    if not packed or sub(packed, 1, 2) ~= IS_OWNER or cache[id] or shown_as[id] then to = i - 1 break end
+    if not mark or sub(packed, 21, length) ~= mark then
+      kind = kind_at(packed, 20)
+      mark = kind.mark
+      length = #mark + 20
+    end
+    local at = length + 2 + byte(packed, length + 2)
+    local inside = is_inside(packed, at + 23)
+    if inside == nil or halted[kind[TASK]] then to = i - 1 break end
+    if not inside then far[#far + 1] = id end
+    found[i] = kind
+    ends[i] = at
+  end
+  return found, to, far, ends
+end
+
+-- start_owners(some, raw, from) → the position after those, from here on, whose lock is their own (lib/locks.lua); these run.
+local function start_owners(some, raw, from)
+  local fine, kinds_of, to, far, ends = pcall(owners_from, some, raw, from)
+  if not fine or to < from then return from end
+  fetch_payloads(far)
+  local mark, char, sub, numbers, first, n = IS_BEGUN_LANED .. running_mark, string.char, string.sub, struct.unpack, from, places.n
+  local kind, times, front
+  for i = from, to do
+    local id, packed = some[i], raw[i]
+    if kinds_of[i] ~= kind then
+      start_run(kind, some, raw, first, i - 1)
+      first, kind = i, kinds_of[i]
+      times = times_of(kind[QUEUE], 'wait')
+    end
+    if distant[id] == false or too_much(numbers('>I4', packed, ends[i] + 20)) then to = i - 1 break end
+    local waited = now - numbers('>I8', packed, 4)
+    n = n + 1
+    places[n] = lines[id]
+    times[waited] = (times[waited] or 0) + 1
+    fence = fence + 1
+    local last_byte = fence % 256
+    if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
+    raw[i] = front .. char(last_byte) .. sub(packed, 3)
+  end
+  places.n = n
+  start_run(kind, some, raw, first, to)
+  return to + 1
+end
+
 -- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
 -- before: kind, lane, and where that ends; those whose payload is elsewhere, and the names of lanes.
 local function lanes_from(some, raw, from, mark)
@@ -127,36 +179,10 @@ local function lanes_from(some, raw, from, mark)
   return to, found, specs, ends, far, asked
 end
 
--- start_locked(some, raw, from, to, kind, kinds_of, specs, ends) → the position after those of one kind that a lock each shows,
--- and that fit into the answer; they are got ready to run.
-local function start_locked(some, raw, from, to, kind, kinds_of, specs, ends)
-  local slots, mark, at = pile(4, 'ZADD', holders), IS_BEGUN_LANED .. running_mark, from
-  local sub, numbers = string.sub, struct.unpack
-  local forms, times, a, b = lock_kit.forms(kind[QUEUE]), times_of(kind[QUEUE], 'wait'), slots.n, places.n
-  while at <= to and kinds_of[at] == kind do
-    local id, packed, name = some[at], raw[at], specs[at]
-    local behind = lane_name(name) == name and lock_kit.behind(name, forms, id)
-    if not behind or distant[id] == false or too_much(numbers('>I4', packed, ends[at] + 20)) then break end
-    lock_kit.take(name, forms, behind)
-    local waited = now - numbers('>I8', packed, 4)
-    times[waited] = (times[waited] or 0) + 1
-    a = a + 2
-    slots[a - 1] = '0'
-    slots[a] = name .. SEP .. id
-    b = b + 1
-    places[b] = lines[id]
-    fence = fence + 1
-    raw[at] = mark .. struct.pack('>I8', fence) .. sub(packed, 3)
-    at = at + 1
-  end
-  slots.n, places.n = a, b
-  return at
-end
-
 -- start_shared(some, raw, from, to, kind, lane, row, size_at, is_held) → the position after those of one kind that this lane,
 -- which shows or holds them, has room for, and that fit into the answer; they are got ready to run.
 local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_held)
-  local slots, exits = pile(4, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
+  local slots, exits = pile(5, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
   local members = is_held and next_lines or lines
   local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
   local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
@@ -193,7 +219,7 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
   if shows_more then refill(lane) end
   if is_held then
     row.waiting, kind.waited = left, kind.waited + at - from
-    left_all(exits, b - at + from + 1, b, line_head)
+    if at > from then have_left(exits, b - at + from + 1, b, line_head) end
   end
   return at
 end
@@ -206,7 +232,6 @@ local function start_laned(some, raw, from, state)
   fetch_payloads(far)
   need_lanes()
   need_line()
-  need_locks()
   fetch(asked)
   local at, first, last, kind = from, from, from - 1, kinds_of[from]
   while at > last and at <= to do   -- those that share a kind and a lane, unless not all of the former could start
@@ -214,18 +239,14 @@ local function start_laned(some, raw, from, state)
       start_run(kind, some, raw, first, at - 1)
       first, kind = at, kinds_of[at]
     end
-    local after = is_held and at or start_locked(some, raw, at, to, kind, kinds_of, specs, ends)
-    last = after - 1
-    if after == at then
-      local spec, lane_end = specs[at], ends[at]
-      repeat
-        last = last + 1
-        local other = specs[last + 1]   -- nothing if it is the same
-      until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
-      local lane, row = only_limited(spec, kind[QUEUE])
-      if lane then after = start_shared(some, raw, at, last, kind, lane, row, lane_end + 20, is_held) end
-    end
-    at = after
+    local spec, lane_end = specs[at], ends[at]
+    last = at - 1
+    repeat
+      last = last + 1
+      local other = specs[last + 1]   -- nothing if it is the same
+    until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
+    local lane, row = only_limited(spec, kind[QUEUE])
+    if lane then at = start_shared(some, raw, at, last, kind, lane, row, lane_end + 20, is_held) end
   end
   start_run(kind, some, raw, first, at - 1)
   return at

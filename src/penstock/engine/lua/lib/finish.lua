@@ -42,7 +42,7 @@ local function finish()
   write()
   for queue, row in pairs(deltas) do
     for state, change in pairs(row) do
-      if change ~= 0 then call('HINCRBY', counts, queue .. SEP .. state, change) end
+      if change ~= 0 and state ~= 'ready' then call('HINCRBY', counts, queue .. SEP .. state, change) end
     end
   end
   tell()
@@ -50,10 +50,10 @@ local function finish()
     if head(key) == at then mail('timer', at) end
   end
   tell_ended()
-  if (next(arrivals) or next(ceased)) and call('ZCARD', idle) > 1 then
+  if asleep_before == '1' and settings_before then
     for queue, n in pairs(ceased) do
       if string.find(call('HGET', queues, queue) or '', '%d$') then arrivals[queue] = (arrivals[queue] or 0) + n end
     end
-    for queue, n in pairs(arrivals) do wake(queue, math.min(n, 8)) end
   end
+  if next(arrivals) then wake_any(arrivals) end
 end

@@ -8,7 +8,7 @@
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
-local shown_as = {} -- id → what will be stored of those that a lane shows, where only the first values were read
+local shown_as = {} -- id → what will be stored of those that enqueue places, a lane shows, or whose lock was taken apart
 
 -- checked(h) → the header; an error if a value that is reckoned with is no number, or one that is joined no text.
 local function checked(h)
@@ -40,6 +40,7 @@ local function whole(raw)
   local mark, high, low = string.byte(raw, at + 1, at + 3)
   if mark == PLAIN then
     h = labelled(raw, at, shown == 0 and 'held' or 'ready', lane_since, number)
+    h.is_owner = shown == 2   -- as it is stored; a move does not change it
   elseif mark == 220 then
     h = listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3))
   else

@@ -3,21 +3,22 @@
 -- its lane if there is one, place, time, size and payload (stored.Plain). Enqueue, lease and complete, which every job goes
 -- through, put something in front:
 --   nothing: it is ready, without a lane
---   LANED, 0 or 1, since, place: its lane holds it, or shows it
+--   LANED, 0, 1 or 2, since, place: its lane holds it, or shows it, or is a lock and the job's own (lib/locks.lua)
 --   BEGUN, claim, started, fence: it runs
 --   BEGUN_LANED, claim, started, fence, since, place: so does one with a lane
 -- and read little more than the label. A number has nine bytes, the size five. Every other verb makes a header of it, and then
 -- the payload, too, is where those of other jobs are.
 
--- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost.
+-- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost; of a lock nothing.
 local lane_names, lane_kinds = {}, {}
 local function lane_name(spec)
   local name = lane_names[spec]
-  if not name then
-    name = string.match(spec, '^[^\31]*')
-    lane_names[spec] = name
-    if #name < #spec then lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)') end
-  end
+  if name then return name end
+  local to = string.find(spec, SEP, 1, true)
+  if not to then return spec end
+  name = string.sub(spec, 1, to - 1)
+  lane_names[spec] = name
+  lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
   return name
 end
 
@@ -48,14 +49,23 @@ local function kind_at(raw, at, last)
   return kind_of(label)
 end
 
+-- text_at(raw, at) → the text that begins there, and where it ends; an error if it is none.
+local function text_at(raw, at)
+  local mark, length = string.byte(raw, at + 1, at + 2)
+  if mark == 217 then return string.sub(raw, at + 3, at + 2 + length), at + 2 + length end
+  local to, text = cmsgpack.unpack_limit(raw, 1, at)
+  return text .. '', to
+end
+
 -- laned_at(raw, at, last) → the same of one with a lane, then where that ends, and what the job says of it. Members of a batch
 -- mostly have the same.
 local function laned_at(raw, at, last)
-  local mark = last and last.laned_mark
-  if mark and string.sub(raw, at + 1, at + #mark) == mark then return last, at + #mark, last.lane end
-  local kind = kind_at(raw, at, last)
-  local to, spec = cmsgpack.unpack_limit(raw, 1, at + #kind.mark)
-  if kind[BATCH] ~= '' then kind.lane, kind.laned_mark = spec, string.sub(raw, at + 1, to) end
+  local sub, kind, mark = string.sub, last, last and last.laned_mark
+  if mark and sub(raw, at + 1, at + #mark) == mark then return last, at + #mark, last.lane end
+  mark = last and last.mark
+  if not mark or sub(raw, at + 1, at + #mark) ~= mark then kind = kind_at(raw, at) end
+  local spec, to = text_at(raw, at + #kind.mark)
+  if kind[BATCH] ~= '' then kind.lane, kind.laned_mark = spec, sub(raw, at + 1, to) end
   return kind, to, spec
 end
 
@@ -69,9 +79,8 @@ end
 
 local function listed(_, ...) return { ... } end
 
--- header_of(kind, spec) → a header for one of them, which has this lane or none; an error if that has no name.
+-- header_of(kind, spec) → a header for one of them, which has this lane or none.
 local function header_of(kind, spec)
-  local _ = spec and lane_name(spec)
   local h = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
   h[TASK], h[QUEUE], h[PRIORITY], h[KEEP], h[RETRIES] = kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP], kind[RETRIES]
   h[LANES], h[HOME], h[BATCH] = { spec }, spec and 1 or 0, kind[BATCH]
@@ -83,7 +92,7 @@ end
 local function labelled(raw, at, state, since, number)
   local label, spec, seq, created, size
   at, label = cmsgpack.unpack_limit(raw, 1, at)
-  if since then at, spec = cmsgpack.unpack_limit(raw, 1, at) end
+  if since then spec, at = text_at(raw, at) end
   at, seq, created, size = cmsgpack.unpack_limit(raw, 3, at)
   local inside, h = is_inside(raw, at), header_of(kind_of(label), spec)
   if inside == nil then error('cut off') end

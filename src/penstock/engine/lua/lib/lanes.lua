@@ -4,16 +4,12 @@
 -- keys: lanes limits holders openings
 
 local AT_ONCE = 8     -- candidates that one lane shows of one queue at once, so that lanes take turns
-local lanes_read = {}   -- name → what is stored of it, or false: those that were read
-local lane_texts = {}   -- name → what will be stored of it, or false: those of them that were not taken apart
+local lanes_read = {}   -- name → what is stored of it, or false: those that were read; '' once it was taken apart
 local known_lanes = {}  -- name → lane, as it will be stored: those that were
-local as_locks = {}     -- name → true, of those that were dealt with as text (lib/locks.lua)
-local freed = {}        -- name → queue, of those of them that have room and may have a waiter of that queue
+local lane_texts = {}   -- name → what will be stored, or false, of locks that were dealt with as text (lib/locks.lua)
+local freed = {}        -- name → the forms of their queue, of those of them that are free and have a waiter there
 local lock_kit = {}     -- what deals with them
-local refills = {}  -- names of lanes whose next waiters may be shown; also by name
-local departed = {}     -- member → true of those that left `held` in this script: they are still found there
-local away = {}     -- lane SEP queue SEP → how many these are
-local parked = {}   -- lane SEP queue SEP → member → true, of those that this script put into `held`
+local refills = {}  -- names of lanes whose next waiters may be shown; also by name, but for such locks
 local asked_for = {}    -- what jobs say of lanes → lane
 
 -- on demand: need_lanes
@@ -111,10 +107,15 @@ end
 -- lane_apart(name) → the lane, which was read before, taken apart.
 local function lane_apart(name)
   if known_lanes[name] then return known_lanes[name] end
-  local fine, lane = pcall(lane_from, name, lane_texts[name] or nil)
+  local text, raw = lane_texts[name], lanes_read[name]
+  local changed = text ~= nil
+  if freed[name] then text = lock_kit.without_owner(freed[name], raw) elseif not changed then text = raw end
+  local fine, lane = pcall(lane_from, name, text or nil)
   if not fine then lane = lane_from(name) end   -- somebody else wrote it; reconcile counts again
-  lane.stored, known_lanes[name], lane_texts[name], freed[name] = lanes_read[name], lane, nil, nil
-  if as_locks[name] then declare(lane, '') end
+  if lane.use < 0 then lock_kit.disown(lane) end
+  if changed then lock_kit.recall(lane) end
+  lane.stored, lane.changed, known_lanes[name] = raw, lane.changed or changed or freed[name] ~= nil, lane
+  lanes_read[name], lane_texts[name], freed[name] = '', nil, nil
   return lane
 end
 
@@ -125,17 +126,14 @@ local function fetch(names)
     local name = names[i]
     if lanes_read[name] == nil then
       n = n + 1
-      lanes_read[name], unknown[n] = false, name
+      unknown[n] = name
+      lanes_read[name] = false   -- it may be named again
     end
   end
   if n == 0 then return end
   local raw = call('HMGET', lanes, unpack(unknown))
-  for i = 1, n do
-    local name, text = unknown[i], raw[i]
-    lanes_read[name] = text
-    lane_texts[name] = text
-  end
-  if call('EXISTS', limits) == 0 then return end
+  for i = 1, n do lanes_read[unknown[i]] = raw[i] end
+  if call('HLEN', limits) == 1 and call('HEXISTS', limits, '') == 1 then return end   -- there is only the sentinel
   local by_hand = call('HMGET', limits, unpack(unknown))
   for i = 1, n do
     if by_hand[i] then
@@ -220,8 +218,14 @@ local function occupy(lane, id)
   add(holders, '0', lane.name .. SEP .. id)
 end
 
+-- free_slot(lane, id), vacate(lane, id): the job has no slot of it any more. Less than none are never in use: that has a meaning
+-- of its own (lib/locks.lua).
+local function free_slot(lane, id)
+  lane.use = math.max(lane.use - 1, 0)
+  if lane.unlisted == id then lane.unlisted = nil end
+end
 local function vacate(lane, id)
-  lane.use = lane.use - 1
+  free_slot(lane, id)
   drop(holders, lane.name .. SEP .. id)
   refill(lane)
 end
@@ -250,24 +254,6 @@ local function unshow_in(row, id)
   end
   if #row.shown == 0 then row.worst = 0 end
 end
-
--- entered_held(row, member, group): one more waits there.
-local function entered_held(row, member, group)
-  row.waiting, departed[member] = row.waiting + 1, nil
-  parked[group] = parked[group] or {}
-  parked[group][member] = true
-end
-
--- left_all(members, from, to, group), left_held(member, group): they are no more to be found there.
-local function left_all(members, from, to, group)
-  local here = parked[group]
-  for i = from, to do
-    departed[members[i]] = true
-    if here then here[members[i]] = nil end
-  end
-  away[group] = (away[group] or 0) + to - from + 1
-end
-local function left_held(member, group) left_all({ member }, 1, 1, group) end
 
 -- forget_waiter(member): something in `held` that is not a waiting job, and most likely was not counted.
 local function forget_waiter(member)
@@ -308,7 +294,8 @@ local function enter_lanes(id, h, state, member)
     if state == 'ready' then
       show_in(row, id, h)
     else
-      entered_held(row, member, home.name .. SEP .. h[QUEUE] .. SEP)
+      row.waiting = row.waiting + 1
+      joined(member, home.name .. SEP .. h[QUEUE] .. SEP)
       refill(home)
     end
   elseif state == 'running' then
@@ -320,30 +307,10 @@ local function enter_lanes(id, h, state, member)
   end
 end
 
--- still_there(members, more) → those of them, and of more, that have not left, in their order.
-local function still_there(members, more)
-  local found, last = {}, nil
-  if more then
-    for member in pairs(more) do members[#members + 1] = member end
-    table.sort(members)
-  end
-  for _, member in ipairs(members) do
-    if member ~= last and not departed[member] then found[#found + 1] = member end
-    last = member
-  end
-  return found
-end
-
 -- waiters(lane, queue, n) → the members of the first n that wait in this lane.
 local function waiters(lane, queue, n)
-  local name = lane.name .. SEP .. queue
-  local group = name .. SEP
-  local most = n + (away[group] or 0)
-  local members = call('ZRANGE', held, '[' .. group, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, most)
-  local all, found = #members < most, members
-  if parked[group] or away[group] then found = still_there(members, parked[group]) end
-  if all then line_of(lane, queue).waiting = #found end   -- should it ever have been miscounted
-  for i = n + 1, #found do found[i] = nil end
+  local found, count = first_in(lane.name .. SEP .. queue .. SEP, n)
+  if count then line_of(lane, queue).waiting = count end
   return found
 end
 
@@ -420,15 +387,23 @@ end
 
 -- save_lanes(): stores what changed.
 local function save_lanes()
+  local records = pile(4, 'HSET', lanes)
+  local n = records.n
   for name, text in pairs(lane_texts) do
-    if text ~= lanes_read[name] then
-      if text then set(lanes, name, text) else erase(lanes, name) end
+    if text then
+      n = n + 2
+      records[n - 1] = name
+      records[n] = text
+    else
+      erase(lanes, name)
     end
   end
+  records.n = n
   for name, lane in pairs(known_lanes) do
-    if lane.rest then
-      local packed = packed_lane(lane)
-      if packed and packed ~= lane.stored then set(lanes, name, packed) end
+    if lane.rest or lane.changed then
+      local packed = lock_kit.handed_over and lock_kit.handed_over(lane) or packed_lane(lane)
+      if lane.unlisted then add(holders, '0', name .. SEP .. lane.unlisted) end
+      if packed and packed ~= lane.stored then put(4, 'HSET', lanes, name, packed) end
       if not packed and lane.stored then
         erase(lanes, name)
         if lane.rate or lane.had_rate then withdraw(openings, name) end

@@ -75,13 +75,11 @@ local function show_alike(id, member, kind, verb)
   shown_as[id] = packed
   put(2, 'HSET', jobs, id, packed)
   put(3, 'ZREM', held, member)
-  put(4, 'ZADD', ready, '0', queue .. SEP .. near_rank(priority, sequence) .. SEP .. id)
-  if not (freed[name] and lock_kit.show(name, queue, id, priority)) then
-    local row = line_of(lane_of(wanted[id]), queue)
-    row.waiting = row.waiting - 1
-    left_held(member, row_name)
-    show_in(row, id, kind)
-  end
+  put(5, 'ZADD', ready, '0', queue .. SEP .. near_rank(priority, sequence) .. SEP .. id)
+  local row = line_of(lane_of(wanted[id]), queue)
+  row.waiting = row.waiting - 1
+  left_held(member, row_name)
+  show_in(row, id, kind)
   measure(queue, 'lane', now - since, 1)
   kind.shown = (kind.shown or 0) + 1
   return true
@@ -116,46 +114,45 @@ local function next_in(lane, found, ids)
   end
 end
 
--- next_in_lock(name, queue) → the member of the one that this lock, which was freed, shows next to that queue, and its id. Nothing
--- if there is none, or something was there that is no waiter.
-local function next_in_lock(name, queue)
-  local prefix = name .. SEP .. queue
-  local row_name = prefix .. SEP
-  if away[row_name] then return nil end
-  local member = call('ZRANGE', held, '[' .. row_name, '(' .. prefix .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
-  return member, member and string.sub(member, #row_name + 16)   -- behind its rank
-end
-
 -- next_ones(names) → the members of those that these lanes show next, their ids and their headers.
 local function next_ones(names)
   local found, ids = {}, {}
-  for _, name in ipairs(names) do
-    local n, queue, member, id = #found + 1, freed[name], nil, nil
-    if queue and n <= MOST_SHOWN then member, id = next_in_lock(name, queue) end
-    if member then
-      found[n], ids[n] = member, id
-    else
-      next_in(lane_named(name), found, ids)
-    end
-  end
+  for _, name in ipairs(names) do next_in(lane_named(name), found, ids) end
   return found, ids, headers_of(ids, glimpse_of_waiter)
 end
 
--- fill(names, verb): these lanes show their next waiters. Again, should one of them have been no waiter.
-local function fill(names, verb)
+-- show_next(names, verb): these lanes show their next waiters. Again, should one of them have been no waiter.
+local function show_next(names, verb)
   local all_were = true
   local members, ids, headers = next_ones(names)
   for i, member in ipairs(members) do
     local h = headers[i]
     all_were = (h and h.mark and show_alike or show)(ids[i], member, h, verb) and all_were
   end
+  if not all_were then return show_next(names, verb) end
+end
+
+-- fill(names, verb): these lanes show their next waiters, in this order; locks that were freed do so in runs (lib/locks.lua), as far
+-- as that goes.
+local function fill(names, verb)
+  local at, count = 1, #names
+  while at <= count do
+    local from = freed[names[at]] and lock_kit.show_freed(names, at) or at
+    local others = {}
+    if from == at then
+      repeat
+        others[#others + 1] = names[from]
+        from = from + 1
+      until from > count or freed[names[from]]
+      show_next(others, verb)
+    end
+    at = from
+  end
   for _, kind in ipairs(kinds) do
     local n = kind.shown or 0
     if n > 0 then
       tally(deltas, kind[QUEUE], 'held', -n)
-      tally(deltas, kind[QUEUE], 'ready', n)
       arrivals[kind[QUEUE]], kind.shown = (arrivals[kind[QUEUE]] or 0) + n, 0
     end
   end
-  if not all_were then return fill(names, verb) end
 end

@@ -18,3 +18,14 @@ local function wake(queue, n)
     end
   end
 end
+
+-- wake_any(arrived): wakes workers for queue → how many became ready there. Mostly `meta` tells that none is asleep;
+-- once that is so, it is noted there.
+local function wake_any(arrived)
+  if asleep_before ~= '1' then return end
+  if call('ZCARD', idle) > 1 then
+    for queue, n in pairs(arrived) do wake(queue, math.min(n, 8)) end
+  else
+    call('HSET', meta, 'asleep', '')
+  end
+end

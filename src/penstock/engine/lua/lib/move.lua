@@ -1,7 +1,7 @@
 -- The transition: a job goes from one state to another, and everything that follows from it.
 -- keys: meta timers unique cancels counts stats events waiting deaths
 
-local deltas = {}        -- queue → state → change of its count
+local deltas = {}        -- queue → state → change of its count; that of `ready` is not stored
 local sums = {}          -- queue → verb → jobs, measure → milliseconds, or measure and range → jobs
 local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
@@ -156,7 +156,7 @@ local function move(verb, id, h, state, text, packed)
   if laned and (state == 'ready' or state == 'held') then
     enter(key, '0', member)
   else
-    put(4, 'ZADD', key, digits(score), member)
+    put(5, 'ZADD', key, digits(score), member)
   end
   if laned then enter_lanes(id, h, state, member) end
   counted[state] = (counted[state] or 0) + 1

@@ -1,7 +1,7 @@
 -- The lease calls of a worker: up to which number it has all answers, and the numbers above that were made.
 -- keys: calls leases
 
-local KEPT_CALLS = 32   -- a worker has a few calls on their way, not more
+local KEPT_CALLS = 32   -- a worker waits before it has made that many beyond one without an answer (worker/fetch.py)
 
 -- numbers_of(worker, number, answered) → what to remember once this call is made; and, of a call that must not be made
 -- again, stale (its answer has arrived) or made (it has not).

@@ -1,6 +1,6 @@
 -- A page of jobs alike, as enqueue_many brings them: all of them new, with one label, without a lane or a batch, for a queue that
 -- has room for them. As with a single one (lib/single.lua), this is all that happens to them.
--- keys: jobs ready payloads queues counts stats events
+-- keys: jobs ready payloads queues stats events
 
 -- are_alike() → does every job after the first say that it is like the one before it?
 local function are_alike()
@@ -63,7 +63,7 @@ end
 -- enter_page(mark, n) → the answer, or nothing if it is not such a page.
 local function enter_page(mark, n)
   local queue, priority, task = in_label(mark)
-  local setting = queue and call('HGET', queues, queue)
+  local setting = queue and setting_of(queue)
   if not queue or not are_alike() or room_in(queue, setting) < n then return nil end
   local ids = all_new(n)
   if not ids then return nil end
@@ -73,12 +73,10 @@ local function enter_page(mark, n)
   call(unpack(records, 1, n * 2 + 2))
   call('HSET', meta, 'accepted', (accepted_before or 0) + n, 'seq', before + n)
   call(unpack(places, 1, n * 2 + 2))
-  if not setting then call('HSETNX', queues, queue, '') end
-  call('HINCRBY', counts, queue .. SEP .. 'ready', n)
-  call('HINCRBY', stats, math.floor(now / 60000) .. SEP .. queue .. SEP .. 'enqueue', n)
+  count_entered(queue, setting, math.floor(now / 60000) .. SEP .. queue .. SEP, n)
   local news = news_of('enqueue', queue, task, 0, table.concat(ids, SEP))
   call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(1, news))
-  if call('ZCARD', idle) > 1 then wake(queue, math.min(n, 8)) end
+  wake_any({ [queue] = n })
   return { 'created' }
 end
 

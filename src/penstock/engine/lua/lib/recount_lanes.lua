@@ -1,13 +1,39 @@
 -- Mending lanes: who holds and who waits is in the headers, `holders` and `held` follow from these, and the numbers in
--- `lanes` from those. What a rate had left is lost with a lane's record.
+-- `lanes` from those. What a rate had left is lost with a lane's record. A lock that belongs to a job says so itself, and has no
+-- entry of `holders`.
 
 -- holds(h, i) → has this job a slot of that lane?
 local function holds(h, i)
   return h[STATE] == 'running' or (h[TURN] == i and (waits(h) or h[STATE] == 'dead'))
 end
 
+-- own_lock(name) → queue, id of the owner, how many wait and its priority, if this lane is a lock that belongs to a job, and stored
+-- just as such a lock is (lib/locks.lua).
+local function own_lock(name)
+  if lanes_read[name] == nil then fetch({ name }) end
+  local text = lanes_read[name] or ''
+  local found = unpacked(text)
+  local queue, waiting_there, priority, id = found[6], found[7], found[8], found[9]
+  if type(queue) .. type(waiting_there) .. type(priority) .. type(id) ~= 'stringnumbernumberstring' then return nil end
+  if #id > 31 or priority < 0 or priority > 99 or waiting_there < 0 then return nil end
+  local right = lock_kit.start_of(lock_kit.forms(queue), waiting_there) .. lock_kit.owner_mark(priority, id) .. id
+  if text ~= right then return nil end
+  return queue, id, waiting_there, priority
+end
+
+-- is_own(id, h) → does this job's lock belong to it, or did it before this script?
+local function is_own(id, h)
+  if not h[LANES][1] then return false end
+  local name = lane_name(h[LANES][1])
+  local lane = known_lanes[name]
+  if lane then return lane.owner == id end
+  local queue, owner = own_lock(name)
+  return owner == id and queue == h[QUEUE] and not h[LANES][2]
+end
+
 -- is_holder(member) → does it name a job, and a lane that this job has a slot of?
 local function is_holder(member, id, h)
+  if h and is_own(id, h) then return false end
   for i, spec in ipairs(h and h[LANES] or {}) do
     if holds(h, i) and lane_name(spec) .. SEP .. id == member then return true end
   end
@@ -24,6 +50,8 @@ end
 -- are is counted afterwards, once each lane that should have a record has one.
 local function introduce(id, h)
   local strange = 0
+  local queue, _, waiting_there = own_lock(lane_name(h[LANES][1]))
+  if h[STATE] == 'held' and not h[LANES][2] and queue == h[QUEUE] and waiting_there > 0 then return 0 end
   for i, spec in ipairs(h[LANES]) do
     local home = i == h[HOME] and (h[STATE] == 'ready' or h[STATE] == 'held')
     local lane = (home or holds(h, i)) and lane_of(spec)
@@ -66,11 +94,24 @@ local function check_shown(lane)
   end
 end
 
+-- is_right(name) → is what a lock says that belongs to a job as it should be?
+local function is_right(name)
+  local queue, id, waiting_there, priority = own_lock(name)
+  local h = queue and read({ id })[1]
+  if not h or not (h.is_owner or h[STATE] == 'running') or h[QUEUE] ~= queue or h[PRIORITY] ~= priority then return false end
+  if #h[LANES] ~= 1 or h[LANES][1] ~= name then return false end
+  local all = call('ZLEXCOUNT', held, '[' .. name .. SEP, '(' .. name .. AFTER)
+  local line_name = name .. SEP .. queue
+  return all == waiting_there and all == call('ZLEXCOUNT', held, '[' .. line_name .. SEP, '(' .. line_name .. AFTER)
+end
+
 -- recounted(name) → was what is stored of a lane wrong? It shows its next waiters if it has room.
 local function recounted(name)
+  if is_right(name) then return false end
   local lane = lane_named(name)
   local before = packed_lane(lane)
   lane.use = call('ZLEXCOUNT', holders, '[' .. name .. SEP, '(' .. name .. AFTER)
+  if lane.unlisted and not call('ZSCORE', holders, name .. SEP .. lane.unlisted) then lane.use = lane.use + 1 end
   count_waiting(lane)
   check_shown(lane)
   refill(lane)

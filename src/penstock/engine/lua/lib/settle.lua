@@ -35,8 +35,7 @@ local function first_values(raw, at)
   if first == RUNNING then return glance(raw, at) end
   local kind = kind_at(raw, first == BEGUN and at or at + 18)
   if first == BEGUN then return kind end
-  local _, spec = cmsgpack.unpack_limit(raw, 1, at + 18 + #kind.mark)
-  return header_of(kind, spec)
+  return header_of(kind, (text_at(raw, at + 18 + #kind.mark)))
 end
 
 -- unreadable(id, claim) → does this attempt hold a job that is readable no further than lease read it? It is buried.

@@ -54,12 +54,24 @@ local function hand_over(worker, id, record, payload)
   return fence
 end
 
+-- setting_of(queue) → what is set for it; '' where nothing was ever set for any.
+local function setting_of(queue)
+  if not settings_before then return '' end
+  return call('HGET', queues, queue)
+end
+
+-- count_entered(queue, setting, minute, n): so many came. The first of a minute makes sure that the queue is known.
+local function count_entered(queue, setting, minute, n)
+  local this_minute = call('HINCRBY', stats, minute .. 'enqueue', n)
+  if not setting or this_minute == tonumber(n) then call('HSETNX', queues, queue, '') end
+end
+
 -- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one.
 local function enter_single(id, mark, payload)
   local queue, priority, task = in_label(mark)
-  local setting = queue and call('HGET', queues, queue)
+  local setting = queue and setting_of(queue)
   if not queue or room_in(queue, setting) < 1 then return nil end
-  local asleep = call('ZCARD', idle) > 1
+  local asleep = asleep_before == '1' and call('ZCARD', idle) > 1
   local number, worker = (seq_before or 0) + 1, asleep and taker(queue, setting, id, payload)
   if #payload >= 256 then
     if not worker and call('HEXISTS', jobs, id) == 1 then return nil end
@@ -74,17 +86,16 @@ local function enter_single(id, mark, payload)
     call('HSET', meta, 'accepted', accepted, 'seq', number)
     call('ZADD', ready, '0', queue .. SEP .. rank_of(priority, number) .. SEP .. id)
   end
-  if not setting then call('HSETNX', queues, queue, '') end
-  call('HINCRBY', counts, queue .. SEP .. state, 1)
   local minute, news = math.floor(now / 60000) .. SEP .. queue .. SEP, news_of('enqueue', queue, task, 0, id)
-  call('HINCRBY', stats, minute .. 'enqueue', 1)
+  count_entered(queue, setting, minute, '1')
   if worker then
-    call('HINCRBY', stats, minute .. 'lease', 1)
-    call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, 1)
+    call('HINCRBY', counts, queue .. SEP .. 'running', '1')
+    call('HINCRBY', stats, minute .. 'lease', '1')
+    call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, '1')
     news = news .. news_of('lease', queue, task, 1, id)
   end
   call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(worker and 2 or 1, news))
-  if asleep and not worker then wake(queue, 1) end
+  if not worker then wake_any({ [queue] = 1 }) end
   return worker and { 'created', id, state } or { 'created' }
 end
 

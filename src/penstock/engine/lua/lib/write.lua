@@ -1,9 +1,10 @@
 -- Pending writes. A script reads and checks everything first, then writes in one go and in this order, each key with
--- one variadic command: contents, headers, removals from indexes, additions to indexes. The header is the truth: what
--- comes after it can be rebuilt from it (reconcile), should a script ever be stopped half way.
+-- one variadic command: contents, headers, removals from indexes, lanes, additions to indexes. The header is the truth: what
+-- comes after it can be rebuilt from it (reconcile), should a script ever be stopped half way. Nobody is in line as the owner
+-- of a lock that does not say so.
 -- keys: payloads
 
-local stages = { {}, {}, {}, {} }
+local stages = { {}, {}, {}, {}, {} }
 
 -- pile(stage, command, key) → what this command will be given: its length is n.
 local function pile(stage, command, key)
@@ -28,8 +29,8 @@ end
 local function store(key, field, value) put(1, 'HSET', key, field, value) end
 local function drop(key, member) put(3, 'ZREM', key, member) end
 local function erase(key, field) put(3, 'HDEL', key, field) end
-local function add(key, score, member) put(4, 'ZADD', key, score, member) end
-local function set(key, field, value) put(4, 'HSET', key, field, value) end
+local function add(key, score, member) put(5, 'ZADD', key, score, member) end
+local function set(key, field, value) put(5, 'HSET', key, field, value) end
 
 -- Of a job with lanes an entry may be added and taken out again by one script, so these are kept by name.
 local entries = {}   -- key → member → score, or false to remove it
@@ -82,7 +83,7 @@ local function write()
       if score then add(key, score, member) else drop(key, member) end
     end
   end
-  for stage = 1, 4 do
+  for stage = 1, 5 do
     for _, found in ipairs(stages[stage]) do
       if found.n > 2 then call(unpack(found, 1, found.n)) end
     end

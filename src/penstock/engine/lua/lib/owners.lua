@@ -1,0 +1,67 @@
+-- Owners: a lock that one queue uses belongs to the job that it shows, also while that runs (lib/locks.lua). Here it is made one
+-- like any other lane, for those who have more to do with it than most.
+-- keys: jobs
+
+-- forms(queue) → head: how such locks are stored up to how many wait, which follows `at` bytes; [n]: the same with that number.
+local lock_forms = {}
+function lock_kit.forms(queue)
+  local forms = lock_forms[queue]
+  if not forms then
+    forms = { queue = queue, head = '\153\255\0\0\160\160' .. cmsgpack.pack(queue) .. '\206' }
+    forms.at = #forms.head
+    lock_forms[queue] = forms
+  end
+  return forms
+end
+
+-- owner_mark(priority, id) → what comes before the id of an owner.
+function lock_kit.owner_mark(priority, id) return string.char(priority, 160 + #id) end
+
+-- start_of(forms, n) → forms[n], made when it is first needed.
+function lock_kit.start_of(forms, n)
+  local text = forms[n] or forms.head .. struct.pack('>I4', n)
+  forms[n] = text
+  return text
+end
+
+-- without_owner(forms, text) → what any lane would store instead of this text once its owner has run.
+function lock_kit.without_owner(forms, text)
+  return '\153' .. cmsgpack.pack(0, 0, 0, '', '', forms.queue, struct.unpack('>I4', text, forms.at + 1), 0, '')
+end
+
+-- pending_record(id) → what this script is about to store of a job, or what is stored.
+local function pending_record(id)
+  local records = pile(2, 'HSET', jobs)
+  for at = records.n - 1, 3, -2 do
+    if records[at] == id then return records[at + 1] end
+  end
+  return call('HGET', jobs, id) or ''
+end
+
+-- disown(lane): a lock that belongs to the job it shows becomes one like any other: either that job runs, and has a slot, or it
+-- merely is shown. Should it be none of both, or ask for another lane, somebody else wrote this; reconcile counts again.
+function lock_kit.disown(lane)
+  lane.use, lane.changed = 0, true
+  for queue, row in pairs(lane.lines) do
+    local id = row.shown[1] or ''
+    local packed = pending_record(id)
+    local h = cache[id] or decode(packed)
+    local state = h and h[QUEUE] == queue and h[LANES][1] == lane.name and not h[LANES][2] and h[STATE]
+    lane.owner = id
+    if state == 'running' then
+      lane.use, lane.unlisted = 1, id   -- it has a slot, and no entry of `holders` yet
+    elseif string.sub(packed, 1, 2) == IS_OWNER then
+      shown_as[id] = IS_SHOWN .. string.sub(packed, 3)
+      put(2, 'HSET', jobs, id, shown_as[id])
+    end
+    if state ~= 'ready' then row.shown, row.worst = {}, 0 end
+  end
+end
+
+-- recall(lane): those that were put into `held` in this script while the lane was a text.
+function lock_kit.recall(lane)
+  for member, score in pairs(entries[held] or {}) do
+    local line_name = score and string.match(member, '^[^\31]*\31[^\31]*\31')
+    if line_name and string.sub(line_name, 1, #lane.name + 1) == lane.name .. SEP then joined(member, line_name) end
+  end
+end
