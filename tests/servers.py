@@ -83,7 +83,7 @@ class Cluster:
 
 
 def _settled(client: Any, ports: list[int]) -> bool:
-    """Introduce a node to the others, again where a busy machine was too slow for the first time, and look whether all are there."""
+    """Whether a node knows the others; until then it is introduced to them, again if a busy machine was too slow."""
     info = client.cluster("INFO")
     if int(info["cluster_known_nodes"]) < len(ports):
         for port in ports:
