@@ -2,13 +2,13 @@
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from penstock.batch import Batch
 from penstock.batch_options import OnError, check_call, check_on_error, new_batch
 from penstock.batch_state import BatchStatus
-from penstock.codec import decode_any
 from penstock.context import running_on_loop
 from penstock.control import LaneControl
 from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
@@ -18,7 +18,7 @@ from penstock.engine.engine import NewBatch, NewJob
 from penstock.engine.keys import Keys
 from penstock.errors import BadOption, PenstockError, UnknownTask
 from penstock.events import Events, Since
-from penstock.handle import Job
+from penstock.handle import Job, any_job
 from penstock.hub import Hub
 from penstock.lanes import Lane, lane_name, lock_spec
 from penstock.mapping import map_rows
@@ -216,7 +216,7 @@ class Penstock:
 
     async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
         """Send any number of calls, a page per round trip; their jobs in the same order."""
-        sent: list[Call[R]] = []
+        sent: deque[Call[R]] = deque()
         known: object = None  #: the task of the last one: most have the same
 
         def job_of(call: Call[R]) -> NewJob:
@@ -227,32 +227,31 @@ class Penstock:
             sent.append(call)
             return call.job
 
-        found = [one async for page in self.hub.producer.enqueue_many(made_of(calls, job_of)) for one in page]
-        pairs = zip(sent, found, strict=True)
-        return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
+        jobs: list[Job[R]] = []
+        async for page in self.hub.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
+            jobs += [sent.popleft().task.placed(one) for one in page]
+        return jobs
 
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """The same from blocking code."""
-        sent = list(calls)
+        sent = deque(calls)
         for call in sent:
             check_call(call, self.tasks, "enqueue_many")
-        found = [
-            placed
-            for page in pages_sync(call.job for call in sent)
-            for placed in all_checked(self.hub.engine.enqueue(page).sync(), page)
-        ]
-        pairs = zip(sent, found, strict=True)
-        return [call.task.job(placed.id, created=placed.word == "created") for call, placed in pairs]
+        jobs: list[Job[R]] = []
+        for page in pages_sync([call.job for call in sent]):
+            placed = all_checked(self.hub.engine.enqueue(page).sync(), page)
+            jobs += [sent.popleft().task.placed(one) for one in placed]
+        return jobs
 
     async def get_job(self, job_id: str) -> Job[Any]:
         """A handle on any job; JobNotFound if nothing is known of it."""
-        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
+        job = any_job(self.hub, job_id)
         status = await job.status()
         task = self.tasks.get(status.task)
         return job if task is None else task.job(job_id)
 
     def get_job_sync(self, job_id: str) -> Job[Any]:
-        job: Job[Any] = Job(self.hub, job_id, decode_any, created=False, redact=("*",))
+        job = any_job(self.hub, job_id)
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
 

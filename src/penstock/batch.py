@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -19,13 +20,12 @@ from penstock.batch_options import (
     settings,
 )
 from penstock.batch_state import BatchStatus
-from penstock.codec import decode_any
 from penstock.context import running_on_loop
 from penstock.engine.answers import Member, Placed, WatchedBatch
 from penstock.engine.engine import PAGE, NewBatch, NewJob
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError, Unavailable
-from penstock.handle import Job
+from penstock.handle import Job, any_job
 from penstock.hub import Hub
 from penstock.producer import made_of, pages_sync
 from penstock.task import Call
@@ -141,20 +141,18 @@ class Batch:
     async def add_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
         """Any number of members, a page per round trip; their jobs in the same order."""
         await self.open()
-        sent: list[Call[R]] = []
+        sent: deque[Call[R]] = deque()
         found: list[Job[R]] = []
         async for page in self._hub().producer.enqueue_many(made_of(calls, self._noting(sent))):
-            for placed in page:
-                found.append(self._placed(sent[len(found)], placed))
+            found += [self._placed(sent.popleft(), placed) for placed in page]
         return found
 
     def add_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         self.open_sync()
-        sent: list[Call[R]] = []
+        sent: deque[Call[R]] = deque()
         found: list[Job[R]] = []
         for page in pages_sync(map(self._noting(sent), calls)):
-            for placed in self._hub().engine.enqueue(page).sync():
-                found.append(self._placed(sent[len(found)], placed))
+            found += [self._placed(sent.popleft(), placed) for placed in self._hub().engine.enqueue(page).sync()]
         return found
 
     def batch(
@@ -189,7 +187,7 @@ class Batch:
             last = self._last = job.header, msgspec.structs.replace(job.header, batch=self.id)
         return NewJob(job.id, last[1], job.payload)
 
-    def _noting(self, sent: list[Call[R]]) -> Callable[[Call[R]], NewJob]:
+    def _noting(self, sent: deque[Call[R]]) -> Callable[[Call[R]], NewJob]:
         """Makes a member of a call and notes which call that was."""
 
         def noted(call: Call[R]) -> NewJob:
@@ -202,7 +200,7 @@ class Batch:
     def _placed(self, call: Call[R], placed: Placed) -> Job[R]:
         if placed.word not in {"created", "exists", "unique"}:
             raise refusal(self.id, placed.word)
-        return call.task.job(placed.id, created=placed.word == "created")
+        return call.task.placed(placed)
 
     # How it stands, and how it ends
 
@@ -281,7 +279,7 @@ class Batch:
         header = member.watched.header
         task = self._tasks.get(header.task) if header else None
         if task is None:
-            return Job(self._hub(), member.id, decode_any, created=False, redact=("*",), watched=member.watched)
+            return any_job(self._hub(), member.id, watched=member.watched)
         return task.job(member.id, watched=member.watched)
 
     # Steering

@@ -8,10 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock import schedule as rules
-from penstock.codec import decode_any
 from penstock.engine.views import CronRecord
 from penstock.errors import BadArguments, BadOption, PenstockError, ScheduleNotFound
-from penstock.handle import Job, moment
+from penstock.handle import Job, any_job, moment
 from penstock.hub import Hub
 from penstock.schedule import CatchUp, Overlap, Rule, Spec
 from penstock.task import Call
@@ -134,7 +133,7 @@ class Schedule:
             record = await self._record()
             word = self._found(await self._hub.engine.run_cron(self.id, record.spec, job_id))
             if word in {"made", "queued"}:
-                return Job(self._hub, job_id, decode_any, created=word == "made", redact=("*",))
+                return any_job(self._hub, job_id, created=word == "made")
             if word == "busy":
                 raise PenstockError(f"schedule {self.id}: job {record.standing.last} is unfinished (overlap)")
             if word == "unique":

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.engine.answers import Placed, checked, queue_full
 from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
@@ -18,6 +18,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BYTES: Final = 4 * 2**20  #: of payload in one call
+AHEAD: Final = 2  #: pages of `enqueue_many` that are on their way at once
 SPLIT: Final = 16  #: jobs of one moment that go in two calls
 PATIENCE: Final = 0.5  #: seconds that a call keeps the next ones waiting: its connection may be dead
 IN_FLIGHT: Final = 4  #: calls on their way at once, at most
@@ -47,26 +48,48 @@ class Producer:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
         """Send any number of jobs, a page per call; what became of them, page by page.
 
-        While the server has one page the next is got ready. It is sent after that one was answered: so they stay in
-        their order, also in an ordered lane.
+        Two pages are on their way at a time, so that the server has the next when it is done with one, while another is
+        got ready here. They follow each other on one connection: so they stay in their order, also in an ordered lane.
         """
-        ahead: asyncio.Task[list[Any]] | None = None
-        sent: tuple[Call[list[Placed]], list[NewJob]] | None = None
+        sent: deque[_Sent] = deque()
         try:
             async for page in pages(jobs):
-                call = self._engine.enqueue(page)
-                answers = await ahead if ahead is not None else []
-                ahead = asyncio.ensure_future(self._engine.link.together(call))
+                answered = await sent[0].placed() if len(sent) == AHEAD else None
+                self._send(page, sent)
                 await asyncio.sleep(0)  # now it is on its way
-                before, sent = sent, (call, page)
-                if before is not None:
-                    yield _placed(*before, answers)
-            if sent is not None and ahead is not None:
-                yield _placed(*sent, await ahead)
+                if answered is not None:
+                    sent.popleft()
+                    yield answered
+            while sent:
+                yield await sent[0].placed()
+                sent.popleft()
         finally:
-            if ahead is not None and not ahead.cancelled():
-                await asyncio.wait([ahead])  # the jobs raised half way: what is on its way still arrives
-                ahead.exception()
+            await _arrival([one.answers for one in sent])
+
+    def _send(self, page: list[NewJob], sent: "deque[_Sent]") -> None:
+        call = self._engine.enqueue(page)
+        last = sent[-1].answers if sent else None
+        sent.append(_Sent(page, call, asyncio.ensure_future(self._engine.link.together(call, after=last))))
+
+
+class _Sent(NamedTuple):
+    """A page on its way."""
+
+    page: list[NewJob]
+    call: Call[list[Placed]]
+    answers: "asyncio.Task[list[Any]]"
+
+    async def placed(self) -> list[Placed]:
+        return all_checked(self.call.decode((await self.answers)[0]), self.page)
+
+
+async def _arrival(sent: "list[asyncio.Task[list[Any]]]") -> None:
+    """Of what is still on its way, if the jobs raised half way, or a page was refused."""
+    if sent:
+        await asyncio.wait(sent)
+        for one in sent:
+            if not one.cancelled():
+                one.exception()
 
 
 class _Line:
@@ -246,10 +269,6 @@ def _refuse(answers: "Sequence[asyncio.Future[Placed]]", error: PenstockError) -
     for answer in answers:
         if not answer.done():
             answer.set_exception(type(error)(*error.args))  # one each: who raises it adds its traceback
-
-
-def _placed(call: Call[list[Placed]], page: list[NewJob], answers: list[Any]) -> list[Placed]:
-    return all_checked(call.decode(answers[0]), page)
 
 
 def all_checked(placed: list[Placed], page: Sequence[NewJob]) -> list[Placed]:

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.backoff import pack
 from penstock.codec import Envelope, Signature, check_size, encode, only_arguments
-from penstock.engine.answers import Watched, checked
+from penstock.engine.answers import Placed, Watched, checked
 from penstock.engine.engine import NewJob
 from penstock.errors import BadOption
 from penstock.handle import Job
@@ -131,14 +131,12 @@ class Task(Generic[P, R, T]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Send a job; once this returns, it is stored."""
         call = self.call(*args, **kwargs)
-        placed = await self._hub().producer.enqueue(call.job)
-        return self.job(placed.id, created=placed.word == "created")
+        return self.placed(await self._hub().producer.enqueue(call.job))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The same from blocking code, also after a fork."""
         call = self.call(*args, **kwargs)
-        placed = checked(self._hub().engine.enqueue([call.job]).sync()[0], call.job.header.queue)
-        return self.job(placed.id, created=placed.word == "created")
+        return self.placed(checked(self._hub().engine.enqueue([call.job]).sync()[0], call.job.header.queue))
 
     async def get_job(self, job_id: str) -> Job[R]:
         """A handle on an earlier job of this task; JobNotFound if nothing is known of it."""
@@ -151,8 +149,12 @@ class Task(Generic[P, R, T]):
         job.status_sync()
         return job
 
-    def job(self, found: str, *, created: bool = False, watched: Watched | None = None) -> Job[R]:
-        return Job(self._hub(), found, self._decode, created, self.options.redact, watched)
+    def job(self, found: str, *, watched: Watched | None = None) -> Job[R]:
+        return Job(self._hub(), found, self._decode, False, self.options.redact, watched)  # noqa: FBT003 - in C, by place
+
+    def placed(self, placed: Placed) -> Job[R]:
+        """The handle on what became of a call."""
+        return Job(self._hub(), placed.id, self._decode, placed.word == "created", self.options.redact)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
         """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""

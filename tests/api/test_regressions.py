@@ -352,7 +352,7 @@ async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, u
     async def echo(x: int) -> int:
         return x
 
-    async def refuse(*_: Any) -> Any:
+    async def refuse(*_: Any, **__: Any) -> Any:
         await asyncio.sleep(0.02)
         raise Unavailable("not now")
 

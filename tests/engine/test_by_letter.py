@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.engine.answers import Lease, read_letter
+from penstock.engine.answers import Lease, Placed, read_letter
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from tests.conftest import Clock, namespace, open_engine
@@ -48,7 +48,7 @@ async def taken(box: Mailbox) -> tuple[int, Lease]:
 @pytest.mark.parametrize("size", [0, 7, 255, 256, 16_384])
 async def test_the_letter_has_all_that_a_lease_has(engine: Engine, clock: Clock, box: Mailbox, size: int) -> None:
     (placed,) = await engine.enqueue([new_job("a", payload=b"." * size)])
-    assert placed == ("created", "a", "running")
+    assert placed == Placed("created", "a", "running")
     number, lease = await taken(box)
     assert (number, lease.id, lease.payload, lease.attempt) == (2, "a", b"." * size, 1)
     assert lease.header == await header_of(engine, "a")

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from penstock.engine.answers import Placed
@@ -262,7 +263,7 @@ async def test_a_single_job_does_what_one_among_others_does(
                 assert await box.letters() == await other.letters() == (["work"] if job.id == "b" else [])
                 assert await contents(engine) == await contents(twin)
         assert await happened(engine) == await happened(twin)
-        assert await engine.enqueue([jobs[3]]) == [placed._replace(id="d")]
+        assert await engine.enqueue([jobs[3]]) == [msgspec.structs.replace(placed, id="d")]
         assert await contents(engine) == await contents(twin)
     finally:
         await (await raw(twin)).delete(*twin.all_keys())
@@ -288,7 +289,7 @@ async def test_a_page_of_jobs_alike_does_what_other_pages_do(
                 clock.advance(20_000)
                 jobs = [new_job(f"{number}-{n}", payload=b"." * sizes[n % 6], **fields) for n in range(90)]
                 placed = await engine.enqueue(jobs)
-                assert placed == [("created", job.id, "ready") for job in jobs]
+                assert placed == [Placed("created", job.id, "ready") for job in jobs]
                 assert await twin.enqueue([*jobs, jobs[0]]) == [*placed, placed[0]]  # one that is there: the long way
                 assert await box.letters() == await other.letters() == (["work"] if number == 1 else [])
                 assert await contents(engine) == await contents(twin)
@@ -328,7 +329,7 @@ async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(
     assert str(engine.link._short(call)).count(key) == 11 < str(engine.link._short(other)).count(key)
     assert [placed.word for placed in await call] == ["created"]
     for again in (await engine.enqueue([job]), engine.enqueue([job]).sync()):  # it is there: the long way
-        assert again == [("created", "a", "ready")]
+        assert again == [Placed("created", "a", "ready")]
     calls = engine.enqueue([job, new_job("c")]), engine.pause("default"), engine.enqueue([new_job("d")])
     first, _, last = await engine.link.together(*calls)
     assert [placed.word for placed in calls[0].decode(first) + calls[2].decode(last)] == ["created"] * 3

@@ -16,11 +16,10 @@ from penstock.cli.jobs import list_jobs
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, clean, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
-from penstock.codec import decode_any
 from penstock.edit import retry_edited
 from penstock.engine.deaths import MOST, DeadGroup, Deaths
 from penstock.errors import PenstockError
-from penstock.handle import Job, discarded, moment, revived
+from penstock.handle import any_job, discarded, moment, revived
 from penstock.hub import Hub
 from penstock.selection import Choice, Selection, choose
 
@@ -75,7 +74,7 @@ def show(target: Target, printer: Printer, what: str) -> None:
     async def work(hub: Hub) -> Row:
         groups = {one.group: one for one in await Deaths(hub.engine).groups()}
         group = groups.get(what)
-        status = await Job(hub, group.sample if group else what, decode_any, redact=("*",)).status()
+        status = await any_job(hub, group.sample if group else what).status()
         if status.state != "dead":
             raise PenstockError(f"job {status.id} is {status.state}, not dead")
         job: dict[str, Any] = msgspec.to_builtins(status, builtin_types=(datetime,))
@@ -216,7 +215,7 @@ async def _named(hub: Hub, what: str) -> Row:
     number = await Selection(lambda: hub, choose(group=what)).count()
     if number:
         return {"what": what, "kind": "group", "matched": number}
-    status = await Job(hub, what, decode_any, redact=("*",)).status()
+    status = await any_job(hub, what).status()
     if status.state != "dead":
         raise PenstockError(f"job {what} is {status.state}, not dead")
     return {"what": what, "kind": "job", "matched": 1}

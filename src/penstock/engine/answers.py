@@ -14,7 +14,7 @@ from penstock.stored import Begun, BegunLaned, Running, read_header, read_runnin
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """What became of a job: `created`, `full`, or `exists` or `unique` with the one that holds its place."""
 
     word: str

@@ -79,20 +79,28 @@ class Link:
             await self.spy.after(call.script.name)
         return call.decode(answer)
 
-    async def together(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be."""
+    async def together(self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
+        """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be.
+
+        `after`: what is on its way, and must come before these. They follow it at once, on the same connection; if
+        there is trouble they wait until it is over for that one.
+        """
         begin = time.monotonic()
-        answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin)
+        answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin, after)
         if len(calls) == 1 and calls[0].few and not answers[0]:
-            answers = await self._answers(_with_all_keys(calls), begin)
+            answers = await self._answers(_with_all_keys(calls), begin, after)
         if self.spy is not None:
             for call, answer in zip(calls, answers, strict=True):
                 self.spy.saw(call, answer)
         return answers
 
-    async def _answers(self, calls: Sequence[Call[Any]], begin: float) -> list[Any]:
+    async def _answers(
+        self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None"
+    ) -> list[Any]:
         answers = await self._at_once(calls)
         if answers is None:
+            if after is not None:
+                await asyncio.wait([after])
             answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
         return answers
 

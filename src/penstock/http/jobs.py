@@ -9,7 +9,7 @@ from starlette.responses import Response
 from penstock.codec import decode_any
 from penstock.engine.views import Record
 from penstock.errors import BadArguments
-from penstock.handle import Failure, Job, JobStatus, missing, moment, status_of
+from penstock.handle import Failure, Job, JobStatus, any_job, missing, moment, status_of
 from penstock.http import bodies
 from penstock.http.answers import AttemptAnswer, ErrorAnswer, JobAnswer, LineAnswer, LogAnswer, StateAnswer
 from penstock.http.patience import patiently
@@ -122,7 +122,7 @@ async def reschedule(ask: Ask) -> Response:
 
 
 def _handle(ask: Ask) -> Job[Any]:
-    return Job(ask.program.hub(), ask.path["id"], decode_any, created=False, redact=("*",))
+    return any_job(ask.program.hub(), ask.path["id"])
 
 
 ROUTES: Final = [
