@@ -33,6 +33,11 @@ def test_an_installation_pulls_in_few_packages() -> None:
     assert len(packages) <= MOST, sorted(packages)
 
 
+def test_the_command_line_is_a_module_too() -> None:
+    found = run(sys.executable, "-m", "penstock", "--version", folder=ROOT)
+    assert found.startswith("penstock ")
+
+
 def run(*command: str | Path, folder: Path, timeout: float = 300) -> str:
     """In an environment as a shell of a new user has it."""
     environment = {

@@ -227,9 +227,9 @@ class Penstock:
             sent.append(call)
             return call.job
 
-        jobs: list[Job[R]] = []
-        async for page in self.hub.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
-            jobs += [sent.popleft().task.placed(one) for one in page]
+        hub, jobs = self.hub, list[Job[R]]()
+        async for page in hub.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
+            jobs += [sent.popleft().task.placed(one, hub) for one in page]
         return jobs
 
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
@@ -237,10 +237,10 @@ class Penstock:
         sent = deque(calls)
         for call in sent:
             check_call(call, self.tasks, "enqueue_many")
-        jobs: list[Job[R]] = []
+        hub, jobs = self.hub, list[Job[R]]()
         for page in pages_sync([call.job for call in sent]):
-            placed = all_checked(self.hub.engine.enqueue(page).sync(), page)
-            jobs += [sent.popleft().task.placed(one) for one in placed]
+            placed = all_checked(hub.engine.enqueue(page).sync(), page)
+            jobs += [sent.popleft().task.placed(one, hub) for one in placed]
         return jobs
 
     async def get_job(self, job_id: str) -> Job[Any]:

@@ -200,7 +200,7 @@ class Batch:
     def _placed(self, call: Call[R], placed: Placed) -> Job[R]:
         if placed.word not in {"created", "exists", "unique"}:
             raise refusal(self.id, placed.word)
-        return call.task.placed(placed)
+        return call.task.placed(placed, self._hub())
 
     # How it stands, and how it ends
 

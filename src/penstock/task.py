@@ -130,13 +130,13 @@ class Task(Generic[P, R, T]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Send a job; once this returns, it is stored."""
-        call = self.call(*args, **kwargs)
-        return self.placed(await self._hub().producer.enqueue(call.job))
+        call, hub = self.call(*args, **kwargs), self._hub()
+        return self.placed(await hub.producer.enqueue(call.job), hub)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The same from blocking code, also after a fork."""
-        call = self.call(*args, **kwargs)
-        return self.placed(checked(self._hub().engine.enqueue([call.job]).sync()[0], call.job.header.queue))
+        call, hub = self.call(*args, **kwargs), self._hub()
+        return self.placed(checked(hub.engine.enqueue([call.job]).sync()[0], call.job.header.queue), hub)
 
     async def get_job(self, job_id: str) -> Job[R]:
         """A handle on an earlier job of this task; JobNotFound if nothing is known of it."""
@@ -152,9 +152,9 @@ class Task(Generic[P, R, T]):
     def job(self, found: str, *, watched: Watched | None = None) -> Job[R]:
         return Job(self._hub(), found, self._decode, False, self.options.redact, watched)  # noqa: FBT003 - in C, by place
 
-    def placed(self, placed: Placed) -> Job[R]:
+    def placed(self, placed: Placed, hub: Hub) -> Job[R]:
         """The handle on what became of a call."""
-        return Job(self._hub(), placed.id, self._decode, placed.word == "created", self.options.redact)
+        return Job(hub, placed.id, self._decode, placed.word == "created", self.options.redact)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
         """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""

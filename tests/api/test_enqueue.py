@@ -429,6 +429,26 @@ async def test_jobs_of_one_program_are_in_line_in_the_order_in_which_it_sent_the
     assert ran == list(range(751))
 
 
+@pytest.mark.parametrize("lane", [(), Lane("line", ordered=True)], ids=["plain", "ordered"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_pages_stay_in_their_order_when_an_answer_is_lost(single: Server, lane: Any, nth: int) -> None:
+    ran: list[int] = []
+    with proxied(single.port) as proxy:
+        async with Penstock(namespace(), url=proxy.url, deadline="10s") as app:
+
+            @app.task(lane=lane)
+            async def note(x: int) -> None:
+                ran.append(x)
+
+            await note.enqueue(0)
+            proxy.lose(nth)
+            jobs = await app.enqueue_many(note.call(number) for number in range(1, 1_001))
+            assert proxy.lost == 1
+            assert all(job.created for job in jobs)
+            await app.run_until_idle(concurrency=1)
+    assert ran == list(range(1_001))
+
+
 async def test_a_connection_that_hangs_holds_up_one_call_not_those_behind_it(single: Server) -> None:
     with proxied(single.port) as proxy:
         app = Penstock(namespace(), url=proxy.url, deadline="5s")

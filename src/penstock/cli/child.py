@@ -125,7 +125,7 @@ def _prepare(setup: Setup, sock: socket.socket) -> tuple[Penstock, Worker, Notes
         click.echo(f"Error: {error}", err=True)
         wire.send(sock, "failed", str(error))
         os._exit(code_of(error))
-    scripts.load()  # while there is time: a spare is to take a dead child's place at once
+    scripts.load().kept()  # while there is time: a spare is to take a dead child's place at once
     notes.beat()
     wire.send(sock, "hello", hello)
     return app, worker, notes

@@ -64,9 +64,8 @@ class Link:
         self._pause = SHORTEST_PAUSE  #: before it sends again: what is lost already is not tried ten times more
         self._functions = True  #: does the server keep the verbs that every job goes through?
         self.test_clock = test_clock
-        scripts = load(test=test_clock is not None)
-        self._scripts = scripts
-        self._keys = {name: [keys(key) for key in script.keys] for name, script in scripts.items()}
+        self._troubled: set[asyncio.Future[Any] | None] = set()  #: tasks whose calls were not simply answered
+        self._scripts = load(test=test_clock is not None)
         self._starts: dict[tuple[str, str, bool], tuple[int, bytes]] = {}  #: how commands begin, of how many words
 
     def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T], *, few: bool = False) -> Call[T]:
@@ -82,8 +81,8 @@ class Link:
     async def together(self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be.
 
-        `after`: what is on its way, and must come before these. They follow it at once, on the same connection; if
-        there is trouble they wait until it is over for that one.
+        `after`: a task that has called this for what must come before these. They follow it at once, on the same
+        connection; if either is in trouble they wait until it is over for that one.
         """
         begin = time.monotonic()
         answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin, after)
@@ -97,12 +96,18 @@ class Link:
     async def _answers(
         self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None"
     ) -> list[Any]:
-        answers = await self._at_once(calls)
-        if answers is None:
+        answers = None if after in self._troubled else await self._at_once(calls)
+        return await self._again(calls, begin, after) if answers is None else answers
+
+    async def _again(self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None") -> list[Any]:
+        task = asyncio.current_task()
+        self._troubled.add(task)
+        try:
             if after is not None:
                 await asyncio.wait([after])
-            answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
-        return answers
+            return await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
+        finally:
+            self._troubled.discard(task)
 
     def _left_since(self, begin: float) -> float:
         return self.deadline - (time.monotonic() - begin)
@@ -227,8 +232,8 @@ class Link:
         the libraries.
         """
         needed = self._functions and any(call.script.library for call in calls)
-        libraries = [script.library for script in self._scripts.values() if script.library and needed]
-        loads = [packed(("FUNCTION", "LOAD", library)) for library in libraries]  # all: the others will be next
+        kept = self._scripts.kept() if needed else []  # all of them: the others will be next
+        loads = [packed(("FUNCTION", "LOAD", script.library)) for script in kept]
         init = self.call("init", (), bytes)
         return (
             [self._packed("EVAL", init.script.text, init), *loads],
@@ -248,7 +253,7 @@ class Link:
         args = call.args if self.test_clock is None else (*call.args, self.test_clock(), self.stop_at)
         start = self._starts.get((kind, script.name, few))
         if start is None:
-            keys = self._keys[script.name][: script.few if few else None]
+            keys = [self.keys(key) for key in script.keys[: script.few if few else None]]
             start = self._starts[kind, script.name, few] = 3 + len(keys), words((kind, what, len(keys), *keys))
         count, text = start
         return b"*%d\r\n%b%b" % (count + len(args), text, words(args) if args else b"")

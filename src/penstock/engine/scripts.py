@@ -14,6 +14,7 @@ hold a control character); AFTER, the byte that follows it: [name SEP, (name AFT
 
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -76,13 +77,38 @@ class Script:
     few: int = 0  #: keys that are enough for calls which take the short way, if it has one
 
 
+class Scripts(Mapping[str, Script]):
+    """All scripts by verb, each put together when it is first asked for: all of them take a quarter of a second."""
+
+    def __init__(self, *, test: bool) -> None:
+        folder = resources.files("penstock.engine").joinpath("lua")
+        self._pieces = {file.name[:-4]: file.read_text("utf-8") for file in folder.joinpath("lib").iterdir()}
+        files = (file for file in folder.iterdir() if file.name.endswith(".lua"))
+        self._verbs = dict(sorted((file.name[:-4], file.read_text("utf-8")) for file in files))
+        self._made: dict[str, Script] = {}
+        self._test = test
+
+    def __getitem__(self, verb: str) -> Script:
+        made = self._made.get(verb)
+        if made is None:
+            made = self._made[verb] = _assemble(verb, self._verbs[verb], self._pieces, test=self._test)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._verbs)
+
+    def __len__(self) -> int:
+        return len(self._verbs)
+
+    def kept(self) -> list[Script]:
+        """Those that the server is to keep as functions."""
+        return [self[verb] for verb, text in self._verbs.items() if _declared(text, "kept")]
+
+
 @cache
-def load(*, test: bool = False) -> dict[str, Script]:
-    """All scripts by verb; the test build takes its time and a place to stop from its arguments."""
-    folder = resources.files("penstock.engine").joinpath("lua")
-    pieces = {file.name[:-4]: file.read_text("utf-8") for file in folder.joinpath("lib").iterdir()}
-    files = {file.name[:-4]: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua")}
-    return {name: _assemble(name, text, pieces, test=test) for name, text in sorted(files.items())}
+def load(*, test: bool = False) -> Scripts:
+    """All scripts; the test build takes its time and a place to stop from its arguments."""
+    return Scripts(test=test)
 
 
 def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
