@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Penstock, Unavailable
 from penstock.engine.audit import audit
 from penstock.job import new_id
 from tests.api.looks import eventually
@@ -185,3 +185,23 @@ def test_ids_are_all_different_in_threads_and_signal_handlers() -> None:
         signal.signal(signal.SIGALRM, before)
     ids = [one for some_ids in found for one in some_ids]
     assert len(set(ids)) == len(ids) >= 80_000
+
+
+def test_blocking_code_waits_for_a_silent_server_no_longer_than_its_deadline(single: Server) -> None:
+    with proxied(single.port) as proxy, Penstock(namespace(), url=proxy.url, deadline="2s") as app:
+
+        @app.task
+        async def size(data: bytes) -> int:
+            return len(data)
+
+        size.enqueue_sync(b"")
+        proxy.stall("replies")
+        begin = time.monotonic()
+        with pytest.raises(Unavailable):
+            size.enqueue_sync(b"")
+        assert 0.5 < time.monotonic() - begin < 15
+        proxy.stall("requests")
+        with pytest.raises(Unavailable):
+            size.enqueue_sync(b"." * 1_000_000)  # more than the sockets on the way take
+        proxy.flow()
+        assert size.enqueue_sync(b"").created

@@ -9,7 +9,10 @@ import asyncio
 import math
 import os
 import select
+import socket
 import ssl
+import struct
+import time
 from collections import deque
 from contextlib import suppress
 from typing import Any, Final
@@ -19,6 +22,7 @@ from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
 
 _NOTHING: Final = object()
+_FRESH: Final = 0.05  #: seconds after a trip
 _CHUNK: Final = 65_536  #: bytes read at once
 SLOW: Final = 0.25  #: seconds after which an answer is late: others take another connection
 DEAD: Final = 10.0  #: seconds after which it will not come any more
@@ -223,9 +227,17 @@ class SyncWire:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._parser = _parser()
+        self._used = -math.inf
+        if not isinstance(self._socket, ssl.SSLSocket):
+            _have_kernel_wait(self._socket)
 
     def is_spent(self) -> bool:
-        """It was closed from the other side, or holds an answer that nobody waits for."""
+        """It was closed from the other side, or holds an answer that nobody waits for.
+
+        One that was in use a moment ago is not asked: if it has been closed since, the trip tells.
+        """
+        if time.monotonic() - self._used < _FRESH:
+            return False
         arrived = bool(self._poll.poll(0))
         return _is_spent_tls(self._socket) if arrived and isinstance(self._socket, ssl.SSLSocket) else arrived
 
@@ -241,12 +253,23 @@ class SyncWire:
                 self._parser.feed(arrived)
                 while (answer := self._parser.gets()) is not _NOTHING:
                     found.append(answer)
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             raise redis_errors.TimeoutError("no answer in time") from error
+        self._used = time.monotonic()
         return found
 
     def close(self) -> None:
         self._connection.disconnect()
+
+
+def _have_kernel_wait(plain: socket.socket) -> None:
+    """Leave time-outs to the kernel: Python would ask it before each send and each recv whether it is time for that."""
+    if timeout := plain.gettimeout():
+        seconds, rest = divmod(timeout, 1)
+        limit = struct.pack("@ll", int(seconds), int(rest * 1_000_000))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        plain.setblocking(True)  # noqa: FBT003 - the name says it
 
 
 def _is_spent_tls(connection: ssl.SSLSocket) -> bool:
