@@ -67,6 +67,8 @@ class Signature:
         self._optional = len(self._required) < len(self.parameters)
         self._known = set(self.parameters) - {self._star, self._extra}
         self._simple = self._star is None and self._extra is None and not self._only_positional
+        #: may all of its arguments be given by place and by name? Then a Struct binds them as Python would.
+        self._even = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for _, kind in kinds)
         self._struct_: type[msgspec.Struct] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
         self._returns: msgspec.msgpack.Decoder[Any] | None = None
@@ -103,6 +105,18 @@ class Signature:
         if name in Options.__annotations__:
             return f"{name!r} is an option, not an argument: say .using({name}=…).enqueue(…)"
         return unknown("argument", name, self._known) if self._known else f"unknown argument {name!r}; it takes none"
+
+    def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Arguments bound and encoded: in one step where that can be, as it takes half as long."""
+        if self._even:
+            try:
+                packed = encode(self._struct()(*args, **kwargs))
+                self._arguments().decode(packed)
+            except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+                pass  # the long way says what is wrong
+            else:
+                return packed
+        return self.encode(self.bind(args, kwargs))
 
     def encode(self, bound: dict[str, Any]) -> bytes:
         """The stored form; decoded once to be sure that the worker can."""
@@ -203,7 +217,7 @@ class Signature:
         return msgspec.defstruct(
             "Arguments",
             fields,
-            kw_only=True,
+            kw_only=not self._even,
             forbid_unknown_fields=True,
             rename={_FIELD_EXTRA: _EXTRA},
             gc=False,

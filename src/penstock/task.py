@@ -114,13 +114,14 @@ class Task(Generic[P, R, T]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A job to be sent later, alone or with others; its arguments are checked here."""
-        bound = self.signature.bind(args, kwargs)
-        packed = self.signature.encode(bound)
+        packed = self.signature.pack(args, kwargs)
         options, header = self.options, self._head or self._header()
         payload = only_arguments(packed) if self._is_bare else self._wrapped(packed)
-        check_size(payload, self.name, self._limit)
+        if len(payload) > self._limit:
+            check_size(payload, self.name, self._limit)
         if self._is_plain:
             return Call(self, options, NewJob(new_id(), header, payload))
+        bound = self.signature.bind(args, kwargs)
         unique = self._unique_key(bound) if options.unique else ""
         if unique or options.id:
             header = msgspec.structs.replace(header, unique=unique, nonce=secrets.token_hex(4) if options.id else "")

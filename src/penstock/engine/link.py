@@ -6,9 +6,10 @@ Every script is idempotent, so whatever may or may not have been executed is sim
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+from msgspec.structs import replace
 from redis import exceptions as redis_errors
 
 from penstock.engine.keys import Keys
@@ -20,8 +21,7 @@ from penstock.server.connect import Endpoint
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     """One run of a script, not sent yet: await it, call `.sync()`, or give several to `Link.together`."""
 
     link: "Link"
