@@ -1,6 +1,7 @@
 """Real servers for the tests, started from the embedded binary and ended by process id."""
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -61,7 +62,7 @@ class Cluster:
     """Three masters that share the slots."""
 
     def __init__(self) -> None:
-        ports = [port for port in (free_port() for _ in range(60)) if port < 50_000][:3]  # the bus is at port + 10000
+        ports = [free_pair() for _ in range(3)]
         self.nodes = [Server("--cluster-enabled", "yes", "--appendonly", "no", port=port) for port in ports]
         for node in self.nodes:
             node.wait()
@@ -96,6 +97,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def free_pair() -> int:
+    """A port for a node whose bus, 10,000 above it, is free, too: below those that the system gives to connections."""
+    while True:
+        port = random.randrange(10_000, 20_000)  # others look for one at the same time
+        with socket.socket() as one, socket.socket() as bus, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
 
 
 def wait_for(condition: Callable[[], Any], *, timeout: float = 15.0, ignore: tuple[type[Exception], ...] = ()) -> Any:

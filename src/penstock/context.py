@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from penstock.codec import decode_any, open_envelope
 from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
@@ -32,39 +34,21 @@ class Sink(Protocol):
     def remind(self, context: "JobContext", delay: float, /) -> None: ...
 
 
-class JobContext:
+class JobContext(msgspec.Struct, eq=False):
     """What a running task can know of its job, and say about it."""
 
-    __slots__ = (
-        "_engine",
-        "_lease",
-        "_number",
-        "_said",
-        "_sink",
-        "_worker",
-        "cancelling",
-        "pending",
-        "shutting_down",
-        "state",
-        "tags",
-        "unsaid",
-    )
-
-    def __init__(
-        self, lease: Lease, worker: str, number: int, engine: Reporter, state: Any, sink: Sink | None = None
-    ) -> None:
-        self._lease = lease
-        self._worker = worker
-        self._number = number
-        self._engine = engine
-        self._sink = sink
-        self._said = 0.0  #: when progress was last passed on
-        self.unsaid = ""  #: progress that is to be
-        self.pending: Any = None  #: lines that it wrote, for whoever keeps them
-        self.tags: tuple[str, ...] = ()
-        self.state = state  #: what the app's lifespan gave
-        self.cancelling = False  #: somebody asked for it to be cancelled
-        self.shutting_down = False  #: the worker is about to stop
+    _lease: Lease
+    _worker: str
+    _number: int
+    _engine: Reporter
+    state: Any  #: what the app's lifespan gave
+    _sink: Sink | None = None
+    _said: float = 0.0  #: when progress was last passed on
+    unsaid: str = ""  #: progress that is to be
+    pending: Any = None  #: lines that it wrote, for whoever keeps them
+    tags: tuple[str, ...] = ()
+    cancelling: bool = False  #: somebody asked for it to be cancelled
+    shutting_down: bool = False  #: the worker is about to stop
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} of {self.task}, attempt {self.attempt}>"
@@ -89,16 +73,16 @@ class JobContext:
 
     @property
     def task(self) -> str:
-        return self._lease.found.ready.task
+        return self._lease.ready.task
 
     @property
     def queue(self) -> str:
-        return self._lease.found.ready.queue
+        return self._lease.ready.queue
 
     @property
     def batch(self) -> str:
         """The id of the batch that it is a member of, or nothing."""
-        return self._lease.found.ready.batch
+        return self._lease.ready.batch
 
     @property
     def attempt(self) -> int:

@@ -146,7 +146,7 @@ async def test_no_more_than_its_limit_run_of_a_lane_however_they_end(engine: Eng
             break
         assert len(running) <= 3
         lease = running.pop(round_ % len(running))
-        await (worker.retry(lease) if round_ % 5 == 0 and lease.found.ready.failures == 0 else worker.complete(lease))
+        await (worker.retry(lease) if round_ % 5 == 0 and lease.ready.failures == 0 else worker.complete(lease))
     assert Counter((await states(engine)).values()) == {"done": 150}
     assert await left_over(engine) == {}
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import redis
 from penstock.server.binary import find_binary
 from penstock.server.daemon import SERVER, WATCHER, owner_at
 from penstock.server.places import socket_path
+from tests.servers import free_pair
 
 USER = Path(__file__).with_name("user.py")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Server:
 
     def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = port or free_port()
+        self.port = port or free_pair()
         self.process = subprocess.Popen(
             [str(find_binary()), "--port", str(self.port), "--save", "", "--appendonly", "yes", *options],
             stdout=subprocess.DEVNULL,
@@ -150,17 +150,3 @@ class Server:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return True
         return False
-
-
-def free_port() -> int:
-    """Pick a port at random: others look for one at the same time."""
-    # It and a cluster node's bus port, 10,000 above, lie below those that the system gives to outgoing connections.
-    return until(lambda: next((port for port in random.sample(range(10_000, 20_000), 20) if _is_free(port)), 0))
-
-
-def _is_free(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", port))
-        other.bind(("127.0.0.1", port + 10_000))
-        return True
-    return False

@@ -177,7 +177,7 @@ async def test_a_small_batch_gets_its_turn_for_every_eight_of_one_a_hundred_time
         number += 1
         leased = await engine.lease("by-hand", number, want=1, answered=number - 1)
         for lease in leased.leases:
-            names.append("big" if lease.found.ready.batch == big.id else "small")
+            names.append("big" if lease.ready.batch == big.id else "small")
             await engine.complete("by-hand", [(lease.id, number, b"")])
     assert max(_turns(names)) <= 8
     await big.cancel()

@@ -252,7 +252,7 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
 
     def lease(reason: str, now: int) -> Lease:
         ready = replace(record.header, task="newer", reason=reason)
-        return Lease(job.id, Running("w\x1f1", now, 1, ready), b"")
+        return Lease(job.id, Running("w\x1f1", now, 1, ready), b"", ready)
 
     now = 1_800_000_000_000
     outcome: Any = await unknown.outcome(lease("", now))

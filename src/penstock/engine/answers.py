@@ -49,16 +49,17 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     id: str
     found: Running | Begun | BegunLaned
     payload: bytes
+    ready: Header  #: what does not change while it runs, and is shared by those alike
 
     @property
     def header(self) -> Header:
-        """As it is while the job runs; `found.ready` has at hand what does not change."""
+        """As it is while the job runs."""
         return self.found.header()
 
     @property
     def attempt(self) -> int:
         """1 for the first run."""
-        return self.found.ready.failures + self.found.ready.crashes + 1
+        return self.ready.failures + self.ready.crashes + 1
 
 
 class Leased(NamedTuple):
@@ -171,8 +172,7 @@ def read_leased(raw: list[Any]) -> Leased:
     for job_id, header, payload in rows:
         try:
             found = read_running(header)
-            _ = found.ready  # what is shared by those alike is read only then
-            leases.append(Lease(job_id.decode(), found, payload or found.payload or b""))
+            leases.append(Lease(job_id.decode(), found, payload or found.payload or b"", found.ready))
         except (msgspec.MsgspecError, TypeError, IndexError):
             unreadable.append(job_id.decode())
     return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))

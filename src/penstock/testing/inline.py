@@ -114,7 +114,7 @@ class Inline:
             self._bury(lease, outcome)
 
     def _run_sync(self, lease: Lease, number: int) -> Outcome:
-        task = self._program.tasks.get(lease.found.ready.task)
+        task = self._program.tasks.get(lease.ready.task)
         if task is None or task.is_async or task.options.executor == "process":
             return asyncio.run(self._run_on_loop(lease, number))
         with self._lifespan() as state:
@@ -227,7 +227,7 @@ def _described(lease: Lease, dead: Dead) -> Exception:
     if found.get("type") == "TimeoutError":
         return TimeoutError(found["message"])
     text = f"{dead.reason}: {found.get('type')}: {found.get('message')}"
-    return JobFailed(f"job {lease.id} of {lease.found.ready.task} is dead ({text})")
+    return JobFailed(f"job {lease.id} of {lease.ready.task} is dead ({text})")
 
 
 def _finish(work: Coroutine[Any, Any, T], task: Task[..., Any, Any]) -> T:

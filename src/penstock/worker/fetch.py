@@ -111,6 +111,7 @@ class Fetcher:
         self._plenty = False  #: the last answer was full: whoever has room may ask, also while others do
         self._news = False  #: a letter came while a call was on its way: it may tell of what that call did not see
         self._waits = False  #: one trip does not ask before the other is answered
+        self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
 
@@ -277,16 +278,17 @@ class Fetcher:
             running = Running(lease, worker, number, context)
             running.stopped = self.draining  # then it goes back
             self.busy += 1
-            if lease.found.ready.cancelling or lease.id in self._early:
+            if lease.ready.cancelling or lease.id in self._early:
                 context.cancelling = running.stopped = True
             if self._gate.admits(running, len(self.running)):
                 self._launch(running)
             else:
-                asyncio.get_running_loop().call_later(PATIENCE, self._turn_away, running, Later(AGAIN, "suspect"))
+                self._loop.call_later(PATIENCE, self._turn_away, running, Later(AGAIN, "suspect"))
 
     def _launch(self, running: Running) -> None:
         self.running[running.lease.id] = running
-        running.task = asyncio.create_task(self._run(running))
+        # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
+        running.task = self._loop.create_task(self._run(running))
 
     def _turn_away(self, running: Running, outcome: Outcome) -> None:
         """If it still waits at the gate, it waits no more."""

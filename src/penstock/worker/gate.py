@@ -41,7 +41,7 @@ class Gate:
         return True
 
     def _is_suspect(self, running: Running) -> bool:
-        ready = running.lease.found.ready
+        ready = running.lease.ready
         return ready.crashes >= CRASHES and not self._is_apart(ready.task)
 
     def ended(self, running: Running, others: int) -> list[Running]:

@@ -97,12 +97,12 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
             return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
         case ProcessDied() | NotStarted():
             return Crashed(describe(error)) if isinstance(error, ProcessDied) else Back()
-    failures, described = lease.found.ready.failures + 1, describe(error)
+    failures, described = lease.ready.failures + 1, describe(error)
     asked = getattr(error, "delay", None) if isinstance(error, Retry) else None
     delay = policy.backoff.after(failures) if asked is None else int(asked)
     if not isinstance(error, Retry) and not _worth_another(error, policy):
         return Dead("given_up", described)
-    if failures > lease.found.ready.retries:
+    if failures > lease.ready.retries:
         return Dead("retries_exhausted", described)
     kind = error.type if isinstance(error, Raised) else type(error).__name__
     return Again(delay, _clean(kind), described)
@@ -110,7 +110,7 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
 
 def tell(lease: Lease, outcome: Outcome) -> None:
     """One line in the log about how a run ended."""
-    attempt, told = lease.attempt, {"job": lease.id, "task": lease.found.ready.task, "attempt": lease.attempt}
+    attempt, told = lease.attempt, {"job": lease.id, "task": lease.ready.task, "attempt": lease.attempt}
     match outcome:
         case Done():
             log.debug("attempt %d is done", attempt, extra=told)

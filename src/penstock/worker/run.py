@@ -31,19 +31,16 @@ log = logging.getLogger("penstock.worker")
 OVERRUN = 5.0  #: seconds that a thread gets to end by itself once its job's time is over
 
 
-class Running:
+class Running(msgspec.Struct, eq=False):
     """A job that is running here, and how to stop it."""
 
-    __slots__ = ("begun", "context", "lease", "number", "stopped", "task", "worker")
-
-    def __init__(self, lease: Lease, worker: str, number: int, context: JobContext) -> None:
-        self.lease = lease
-        self.worker = worker
-        self.number = number
-        self.context = context
-        self.task: asyncio.Task[None] | None = None
-        self.begun = False
-        self.stopped = False  #: it was cancelled from outside, so its CancelledError is ours
+    lease: Lease
+    worker: str
+    number: int
+    context: JobContext
+    task: "asyncio.Task[None] | None" = None
+    begun: bool = False
+    stopped: bool = False  #: it was cancelled from outside, so its CancelledError is ours
 
     def stop(self) -> None:
         """Cancel it where it awaits, once; a thread can only see the flag, and one that has not begun will not."""
@@ -88,7 +85,7 @@ class Runner:
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
         lease = running.lease
-        task = self._program.tasks.get(lease.found.ready.task)
+        task = self._program.tasks.get(lease.ready.task)
         if task is None:
             return await self._unknown.outcome(lease)
         try:

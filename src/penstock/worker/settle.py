@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
@@ -23,13 +24,17 @@ def settle(engine: Engine, runs: list[Settled]) -> list[tuple[list[Settled], Cal
     """The calls that settle these runs, with the runs that each one settles."""
     kinds: dict[tuple[str, type], list[Settled]] = {}
     for run in runs:
-        kinds.setdefault((run.worker, type(run.outcome)), []).append(run)
+        kind = run.worker, type(run.outcome)
+        if kind in kinds:
+            kinds[kind].append(run)
+        else:
+            kinds[kind] = [run]
     return [(page, _verb(engine, page)) for kind in kinds.values() for page in _pages(kind)]
 
 
 def _verb(engine: Engine, runs: list[Settled]) -> Call[list[str]]:
     """Runs of one worker with the same kind of outcome, as one call."""
-    rows: Any = [_row(run.id, run.number, run.outcome) for run in runs]
+    rows: Any = [(run.id, run.number, *astuple(run.outcome)) for run in runs]
     worker = runs[0].worker
     match runs[0].outcome:
         case Done():
@@ -44,22 +49,6 @@ def _verb(engine: Engine, runs: list[Settled]) -> Call[list[str]]:
             return engine.snooze(worker, rows)
         case Back():
             return engine.release(worker, rows)
-
-
-def _row(job_id: str, number: int, outcome: Outcome) -> tuple[Any, ...]:
-    match outcome:
-        case Done(result):
-            return job_id, number, result
-        case Again(delay, reason, error):
-            return job_id, number, delay, reason, error
-        case Dead(reason, error):
-            return job_id, number, reason, error
-        case Crashed(cause):
-            return job_id, number, cause
-        case Later(delay, reason):
-            return job_id, number, delay, reason
-        case Back():
-            return job_id, number
 
 
 def _pages(runs: list[Settled]) -> Iterable[list[Settled]]:

@@ -157,7 +157,7 @@ class QueueStream:
 
     def policy(self, lease: Lease) -> Policy:
         """What decides about another try: as its task says, or as for a task that says nothing."""
-        task = self._program.tasks.get(lease.found.ready.task)
+        task = self._program.tasks.get(lease.ready.task)
         envelope = _envelope(lease)
         retry_on, give_up_on = (task.options.retry_on, task.options.give_up_on) if task else (None, ())
         default = task.options.backoff if task else Backoff()
@@ -261,7 +261,7 @@ class QueueStream:
     async def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
         for lease in leased.leases:
             context = JobContext(lease, worker, number, self._engine, None, self._lines)
-            context.cancelling = bool(lease.found.ready.cancelling)
+            context.cancelling = bool(lease.ready.cancelling)
             envelope = _envelope(lease)
             context.tags = tuple(envelope.tags) if envelope else ()
             found = QueueLease(self, lease, worker, number, context)
