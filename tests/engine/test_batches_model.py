@@ -195,6 +195,8 @@ class Machine(RuleBasedStateMachine):
         """One call to both: they give the same answer."""
         self.sound = False
         answer = getattr(self.world.engine, verb)(*args, **options).sync()
+        if verb == "enqueue":
+            answer = [(placed.word, placed.id, placed.state) for placed in answer]
         if verb == "lease":
             answer = self._leased(args[0], args[1], answer)
         else:

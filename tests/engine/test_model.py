@@ -215,6 +215,8 @@ class Machine(RuleBasedStateMachine):
         if verb == "lease":
             answer = self._ids(answer)
             self.given += [(args[0], args[1], job_id) for job_id in answer[2]]
+        if verb == "enqueue":
+            answer = [(placed.word, placed.id, placed.state) for placed in answer]
         if verb == "enqueue" and answer[0] == (*want[0][:2], "running") != want[0]:
             want = [self._hand_over(*want[0])]
         if verb == "due_crons":
