@@ -135,9 +135,9 @@ class _Audit:
         pipe = self._client.pipeline(transaction=False)
         names = [name for name in KINDS if name not in {"meta", "events"}]
         for name in names:
-            (pipe.hget if KINDS[name] == "hash" else pipe.zscore)(self._key(name), "")
+            (pipe.hexists if KINDS[name] == "hash" else pipe.zscore)(self._key(name), "")
         for name, value in zip(names, await pipe.execute(raise_on_error=False), strict=True):
-            if value != (b"" if KINDS[name] == "hash" else float("inf") if name in _BY_TIME else 0):
+            if value != (True if KINDS[name] == "hash" else float("inf") if name in _BY_TIME else 0):
                 self._report("keys", self._key(name), "has no sentinel")
 
     # Forward: from each header to where the job must be

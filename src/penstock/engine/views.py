@@ -367,7 +367,7 @@ def _moment(milliseconds: int) -> str:
 
 def _record(job_id: str, found: list[bytes | None]) -> Record | None:
     header, payload, result, attempts = found
-    if not header:
+    if not header or not job_id:  # under no name there is a sentinel
         return None
     try:
         if payload is None:

@@ -9,13 +9,18 @@
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
-for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, queues, nodes, calls, counts, stats, lanes,
-                       limits, crons, batches, logs }) do
-  call('HSET', key, '', '')
+-- A hash of up to 512 short values is a list that is searched from its beginning: with 500 jobs in it that was a third of an
+-- enqueue. One value over 64 bytes makes it a table at once, and again when it is loaded.
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, stats, logs }) do
+  call('HSET', key, '', string.rep('.', 65))
 end
+for _, key in ipairs({ queues, nodes, calls, counts, lanes, limits, crons, batches }) do call('HSET', key, '', '') end
 for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths }) do
   call('ZADD', key, 0, '')
 end
+-- The same of up to 128 short members: a set that had a long one stays a tree. Its sentinel cannot be that, for it comes first.
+call('ZADD', ready, 0, string.rep('.', 65))
+call('ZREM', ready, string.rep('.', 65))
 for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks, chores }) do
   call('ZADD', key, 'inf', '')
 end
