@@ -231,3 +231,21 @@ async def test_one_that_leaves_gives_it_back(engine: Engine, box: Mailbox) -> No
     await engine.retire("w")
     assert await states(engine) == {"a": "ready"}
     assert await audit(engine) == []
+
+
+@pytest.mark.parametrize("others", [3, 20])
+async def test_it_goes_to_a_worker_of_its_queue_however_many_others_rest(engine: Engine, others: int) -> None:
+    for n in range(others):
+        await (await TestWorker(engine, f"other{n}", ("mail",)).register()).lease(by_letter=True)
+        await (await TestWorker(engine, f"busy{n}").register()).lease()
+    async with (
+        listening(engine, engine.keys.mailbox("w")) as box,
+        listening(engine, engine.keys.mailbox("other0")) as no,
+    ):
+        worker = await TestWorker(engine, "w", ("default",)).register()
+        await worker.lease(by_letter=True)
+        (placed,) = await engine.enqueue([new_job("a")])
+        assert placed == Placed("created", "a", "running")
+        assert (await taken(box))[1].id == "a"
+        assert await no.packets() == []
+    assert await audit(engine) == []

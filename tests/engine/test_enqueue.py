@@ -1,6 +1,7 @@
 """enqueue: nothing → ready or scheduled; the same id or a taken unique key makes no second job."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from penstock.engine.answers import Placed
 from penstock.engine.audit import audit
 from penstock.engine.engine import ALIKE, PAGE, Engine
 from penstock.engine.mend import reconcile
+from penstock.engine.scripts import EVENTS_KEPT
 from penstock.engine.views import Views
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
@@ -362,3 +364,33 @@ async def test_a_pause_holds_although_it_was_forgotten_that_something_is_set(eng
     (placed,) = await engine.enqueue([new_job()])
     assert placed.state == "ready"
     assert await worker.lease() == []
+
+
+async def test_single_jobs_are_told_apart_however_many_kinds_and_sizes_came_before(
+    engine: Engine, clock: Clock
+) -> None:
+    """What was worked out for one call is used by the next: a few labels, the last number, the last time."""
+    expected = {}
+    for n in range(270):
+        clock.advance(n * 7)
+        queue, task = f"q{n % 5}", f"tasks:run{n}"
+        job = new_job(f"job{n}" * (n % 7 + 1), payload=b"." * n, queue=queue, task=task, priority=n % 100)
+        assert await engine.enqueue([job]) == [Placed("created", job.id, "ready")]
+        expected[job.id] = queue, task, n % 100, n + 1, clock(), n
+    for job_id, told in expected.items():
+        header = await header_of(engine, job_id)
+        assert (header.queue, header.task, header.priority, header.seq, header.created, header.size) == told
+    assert [event[1:] for event in await happened(engine)] == [(job_id, "") for job_id in expected]
+    assert await audit(engine) == []
+
+
+async def test_single_jobs_keep_the_stream_of_events_short(engine: Engine) -> None:
+    await engine.init()
+    client: Any = await raw(engine)
+    pipe = client.pipeline(transaction=False)
+    for _ in range(EVENTS_KEPT + 1_000):
+        pipe.xadd(engine.keys("events"), {"e": msgspec.msgpack.encode((0, []))})
+    await pipe.execute()
+    for n in range(100):
+        await enqueue(engine, new_job(f"a{n}"))
+    assert await client.xlen(engine.keys("events")) < EVENTS_KEPT + 200

@@ -158,10 +158,11 @@ def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
         return DueCron(schedule, None, None)
 
 
-def read_placed(ids: Sequence[str], raw: list[bytes]) -> list[Placed]:
-    """What became of these; one word, if all of them were created and are ready."""
-    if len(raw) == 1:
-        return [Placed("created", job_id, "ready") for job_id in ids]
+def read_placed(ids: Sequence[str], raw: bytes | list[bytes]) -> list[Placed]:
+    """What became of these; one word, if all of them were created and have that state."""
+    if isinstance(raw, bytes):
+        state = raw.decode()
+        return [Placed("created", job_id, state) for job_id in ids]
     words = read_words(raw)
     return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
 

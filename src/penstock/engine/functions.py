@@ -3,6 +3,7 @@
 A script makes its hundred functions and its tables anew in every call, which takes longer than one job does. Here the
 same files become a library: functions are made once, when it is loaded; every other statement at the beginning of a
 line is run by each call, in its order. So each call begins with fresh values, whatever the one before it left behind.
+Only a table whose line says `-- kept:` stays as it was left: what was worked out once and is the same for every call.
 A piece may return the answer: then the call ends there.
 A name has the hash of its text in it: versions that share a server do not meet.
 """
@@ -19,6 +20,7 @@ _LOCAL: Final = re.compile(r"^local (?P<names>\w+(?:, \w+)*)(?P<given> =)?")
 # each time, takes 3 % off a call.
 _GLOBALS: Final = "string, math, table, struct, cmsgpack, tonumber, type, ipairs, pairs, next, unpack, pcall, error"
 _EMPTY_TABLE: Final = re.compile(r"^(\w+) = \{\}(?:\s*--.*)?$")
+_KEPT: Final = re.compile(r"-- kept\b")  # between calls, on purpose
 _ENDS: Final = re.compile(r"\bend\s*(?:--.*)?$")
 _ON_DEMAND: Final = re.compile(r"^-- on demand: (\w+)$", re.MULTILINE)
 
@@ -58,7 +60,8 @@ class Part:
             statement = f"{found['names']} = nil" + line[found.end() :]
         elif table := _EMPTY_TABLE.match(statement):  # most are still empty: not to make them anew takes 2 to 5 % off
             self.once.append(statement)
-            statement = "" if table[1] in kits else f"if next({table[1]}) then {table[1]} = {{}} end"
+            stays = table[1] in kits or _KEPT.search(line)
+            statement = "" if stays else f"if next({table[1]}) then {table[1]} = {{}} end"
         self.each_call.append(statement)
 
 
@@ -118,7 +121,7 @@ def _block(part: Part, used: frozenset[str], begin: str) -> Iterable[str]:
     yield "do"
     yield f"local {', '.join(own)}" if own else ""
     yield from part.once
-    if part.each_call:
+    if any(part.each_call):
         yield f"{begin} = function()"
         yield from part.each_call
         yield "end"

@@ -1,12 +1,12 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record mail room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
+-- include: record memo mail room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
 -- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
 --       the one before it has, and its payload
--- returns: nothing, if more keys are needed; created, if all of them were and are ready; else per job: created | exists | unique | full, the id that holds, its
---          state; or, if its batch does not take it: unknown | sealed |
+-- returns: nothing, if more keys are needed; ready or running, if all of them were created and are that; else per job: created |
+--          exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown | sealed |
 --          cancelled | ended, its id and nothing
 -- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
 local ids, answers = {}, {}

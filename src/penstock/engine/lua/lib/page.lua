@@ -62,22 +62,22 @@ end
 
 -- enter_page(mark, n) → the answer, or nothing if it is not such a page.
 local function enter_page(mark, n)
-  local queue, priority, task = in_label(mark)
-  local setting = queue and setting_of(queue)
-  if not queue or not are_alike() or room_in(queue, setting) < n then return nil end
+  local label = label_in(mark)
+  local setting = label and setting_of(label.queue)
+  if not label or not are_alike() or room_in(label.queue, setting) < n then return nil end
   local ids = all_new(n)
   if not ids then return nil end
-  local before = tonumber(seq_before or 0)
-  local records, places = with_places(ids, mark, queue .. SEP .. priority, before)
+  local queue, before = label.queue, tonumber(seq_before or 0)
+  local records, places = with_places(ids, mark, label.line, before)
   store_contents(ids)
   call(unpack(records, 1, n * 2 + 2))
   call('HSET', meta, 'accepted', (accepted_before or 0) + n, 'seq', before + n)
   call(unpack(places, 1, n * 2 + 2))
-  count_entered(queue, setting, math.floor(now / 60000) .. SEP .. queue .. SEP, n)
-  local news = news_of('enqueue', queue, task, 0, table.concat(ids, SEP))
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(1, news))
+  minute_of(label)
+  if call('HINCRBY', stats, label.count, n) == n or not setting then call('HSETNX', queues, queue, '') end
+  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(1, label.entered .. cmsgpack.pack(table.concat(ids, SEP))))
   wake_any({ [queue] = n })
-  return { 'created' }
+  return 'ready'
 end
 
 local page = ARGC > 3 and string.byte(ARGV[2]) == PLAIN and enter_page(ARGV[2], ARGC / 3)

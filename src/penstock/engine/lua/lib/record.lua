@@ -26,13 +26,3 @@ local function near_rank(priority, number)
   end
   return head .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2)
 end
-
--- news_of(verb, queue, task, attempt, ids) → a line of an event. entry_of(n, lines) → n of them, as the event is stored.
-local function news_of(verb, queue, task, attempt, ids) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '', ids) end
-local function entry_of(n, lines) return struct.pack('>BBI8B', 146, 207, now, 144 + n) .. lines end
-
--- in_label(mark) → queue, priority and task of the jobs that come so, unless they have a lane or a batch.
-local function in_label(mark)
-  local queue, priority, task = string.match(mark, '^..([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')
-  if task then return queue ~= '' and queue or USUAL_QUEUE, priority ~= '' and priority or USUAL_PRIORITY, task end
-end

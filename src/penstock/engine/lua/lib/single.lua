@@ -4,7 +4,7 @@
 -- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
 -- keys: jobs ready payloads queues counts stats events leases calls
 
-local BY_LETTER = 16384   -- bytes of payload, at most
+local BY_LETTER, AT_ONCE_ASLEEP = 16384, 16   -- bytes of payload, at most; members of `idle` to look at
 
 -- is_heard(worker) → does anybody listen for it?
 local function is_heard(worker)
@@ -12,26 +12,31 @@ local function is_heard(worker)
   return not found.err and found[2] > 0
 end
 
--- at_rest(queue) → a worker of this queue that has nothing to do.
-local function at_rest(queue)
+-- at_rest(queue, asleep) → a worker of this queue that has nothing to do, and its member of `idle`, of which these are the first. If
+-- there are more, those of the queue are asked for.
+local function at_rest(queue, asleep)
+  local all, resting = #asleep < AT_ONCE_ASLEEP, {}
+  for i = 2, all and #asleep or 0 do resting[asleep[i]] = true end
   for _, name in ipairs({ queue, '*' }) do
-    for _, member in ipairs(call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 8)) do
-      local worker = string.sub(member, #name + 2)
-      if call('ZSCORE', idle, AT_REST .. worker) and is_heard(worker) then
-        call('ZREM', idle, member, AT_REST .. worker)
-        return worker
+    local from = #name + 1
+    local some = all and asleep or call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 8)
+    for _, member in ipairs(some) do
+      if string.sub(member, 1, from) == name .. SEP then
+        local worker = string.sub(member, from + 1)
+        local rests = all and resting[AT_REST .. worker] or not all and call('ZSCORE', idle, AT_REST .. worker)
+        if rests and is_heard(worker) then return worker, member end
       end
     end
   end
 end
 
--- taker(queue, setting, id, payload) → who gets this job at once. Not if others are in line, tasks are halted, or anything is set
--- for the queue: it may be paused, or run no more than so many.
-local function taker(queue, setting, id, payload)
-  if (setting or '') ~= '' or #payload > BY_LETTER or (halted_now or '') ~= '' then return nil end
-  if call('HEXISTS', jobs, id) == 1 then return nil end
-  local first = call('ZRANGE', ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
-  return not first and at_rest(queue) or nil
+-- taker(queue, asleep, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
+local function taker(queue, asleep, id, payload)
+  if #payload > BY_LETTER or (halted_now or '') ~= '' then return nil end
+  local worker, member = at_rest(queue, asleep)
+  if not worker or ready_in(queue) > 0 or call('HEXISTS', jobs, id) == 1 then return nil end
+  call('ZREM', idle, member, AT_REST .. worker)
+  return worker
 end
 
 -- next_call(worker) → the number of its next call, which is made now.
@@ -60,43 +65,62 @@ local function setting_of(queue)
   return call('HGET', queues, queue)
 end
 
--- count_entered(queue, setting, minute, n): so many came. The first of a minute makes sure that the queue is known.
-local function count_entered(queue, setting, minute, n)
-  local this_minute = call('HINCRBY', stats, minute .. 'enqueue', n)
-  if not setting or this_minute == tonumber(n) then call('HSETNX', queues, queue, '') end
+-- tell_entered(number, n, lines): the event. Every hundredth call is enough to keep the stream short: others do it each time.
+local function tell_entered(number, n, lines)
+  if number % 100 == 0 then
+    call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(n, lines))
+  else
+    call('XADD', events, '*', 'e', entry_of(n, lines))
+  end
 end
 
--- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one.
+-- count_handed_over(label) → how many came to its queue in this minute. It is counted, as leased, too, after no wait to speak of.
+local function count_handed_over(label)
+  local start = minute_of(label)
+  local entered, leased, waited = label.count, start .. 'lease', start .. 'wait' .. SHORTEST
+  local counted = call('HMGET', stats, entered, leased, waited)
+  local n = (counted[1] or 0) + 1
+  call('HINCRBY', counts, label.queue .. SEP .. 'running', '1')
+  call('HSET', stats, entered, n, leased, (counted[2] or 0) + 1, waited, (counted[3] or 0) + 1)
+  return n
+end
+
+-- enter_by_letter(worker, id, label, mark, payload, number) → the answer: that worker has it. The numbers in `meta` are these.
+local function enter_by_letter(worker, id, label, mark, payload, number)
+  if #payload > 255 then call('HSET', payloads, id, payload) end
+  local fence = hand_over(worker, id, near_record(mark, number, payload), payload)
+  call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number, 'fence', fence)
+  if count_handed_over(label) == 1 then call('HSETNX', queues, label.queue, '') end
+  local subject = packed_text(id)
+  tell_entered(number, 2, label.entered .. subject .. label.leased .. subject)
+  return 'running'
+end
+
+-- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one. The first job of a minute makes sure that its
+-- queue is known.
 local function enter_single(id, mark, payload)
-  local queue, priority, task = in_label(mark)
-  local setting = queue and setting_of(queue)
-  if not queue or room_in(queue, setting) < 1 then return nil end
-  local asleep = asleep_before == '1' and call('ZCARD', idle) > 1
-  local number, worker = (seq_before or 0) + 1, asleep and taker(queue, setting, id, payload)
-  if #payload >= 256 then
-    if not worker and call('HEXISTS', jobs, id) == 1 then return nil end
+  local label = label_in(mark)
+  if not label then return nil end
+  local queue, number = label.queue, (seq_before or 0) + 1
+  local setting = setting_of(queue)
+  if setting ~= '' and room_in(queue, setting) < 1 then return nil end
+  if asleep_before == '1' and (setting or '') == '' then   -- else it may be paused, or run no more than so many
+    local asleep = call('ZRANGE', idle, '0', AT_ONCE_ASLEEP - 1)
+    local worker = #asleep > 1 and taker(queue, asleep, id, payload)
+    if worker then return enter_by_letter(worker, id, label, mark, payload, number) end
+  end
+  if #payload > 255 then
+    if call('HEXISTS', jobs, id) == 1 then return nil end
     call('HSET', payloads, id, payload)
   end
-  local record, state = record_of(mark, number, payload), worker and 'running' or 'ready'
-  local accepted = (accepted_before or 0) + 1
-  if worker then
-    call('HSET', meta, 'accepted', accepted, 'seq', number, 'fence', hand_over(worker, id, record, payload))
-  else
-    if call('HSETNX', jobs, id, record) == 0 then return nil end
-    call('HSET', meta, 'accepted', accepted, 'seq', number)
-    call('ZADD', ready, '0', queue .. SEP .. rank_of(priority, number) .. SEP .. id)
-  end
-  local minute, news = math.floor(now / 60000) .. SEP .. queue .. SEP, news_of('enqueue', queue, task, 0, id)
-  count_entered(queue, setting, minute, '1')
-  if worker then
-    call('HINCRBY', counts, queue .. SEP .. 'running', '1')
-    call('HINCRBY', stats, minute .. 'lease', '1')
-    call('HINCRBY', stats, minute .. 'wait' .. SHORTEST, '1')
-    news = news .. news_of('lease', queue, task, 1, id)
-  end
-  call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(worker and 2 or 1, news))
-  if not worker then wake_any({ [queue] = 1 }) end
-  return worker and { 'created', id, state } or { 'created' }
+  if call('HSETNX', jobs, id, near_record(mark, number, payload)) == 0 then return nil end
+  call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number)
+  call('ZADD', ready, '0', near_place(label.line, number, id))
+  minute_of(label)
+  if call('HINCRBY', stats, label.count, '1') == 1 or not setting then call('HSETNX', queues, queue, '') end
+  tell_entered(number, 1, label.entered .. packed_text(id))
+  if asleep_before == '1' then wake_any({ [queue] = 1 }) end
+  return 'ready'
 end
 
 local single = ARGC == 3 and string.byte(ARGV[2]) == PLAIN and enter_single(ARGV[1], ARGV[2], ARGV[3])

@@ -1,0 +1,78 @@
+-- What a call leaves for the next, where its script is kept as a function: how labels and numbers are written, which mostly are
+-- those of the call before. Never anything that is stored. What tells that it is known is set last: a call may be killed.
+
+local labels = {}   -- kept: mark → what it says, of up to 256
+local tails = {}    -- kept: size of a small payload → how a record tells it
+local near = {}     -- kept: how the last numbers were written
+
+-- news_of(verb, queue, task, attempt) → how a line of an event begins; ids follow.
+local function news_of(verb, queue, task, attempt) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '') end
+
+-- label_in(mark) → queue, line (queue and priority) and task of the jobs that come so, and how their news begin; nothing if they
+-- have a lane or a batch.
+local function label_in(mark)
+  local label = labels[mark]
+  if label then return label end
+  local queue, priority, task = string.match(mark, '^..([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')
+  if not task then return nil end
+  queue, priority = queue ~= '' and queue or USUAL_QUEUE, priority ~= '' and priority or USUAL_PRIORITY
+  label = {
+    queue = queue, line = queue .. SEP .. string.format('%02d', priority), task = task,
+    entered = news_of('enqueue', queue, task, 0), leased = news_of('lease', queue, task, 1),
+  }
+  near.labels = (near.labels or 0) + 1
+  if near.labels > 256 then labels, near.labels = {}, 1 end
+  labels[mark] = label
+  return label
+end
+
+-- minute_of(label) → how the statistics of its queue begin in this minute.
+local function minute_of(label)
+  local minute = now - now % 60000
+  if label.minute ~= minute then
+    label.stats = minute / 60000 .. SEP .. label.queue .. SEP
+    label.count = label.stats .. 'enqueue'
+    label.minute = minute
+  end
+  return label.stats
+end
+
+-- stamp() → the time as it is packed.
+local function stamp()
+  if near.now ~= now then
+    near.stamp = struct.pack('>BI8', 207, now)
+    near.now = now
+  end
+  return near.stamp
+end
+
+-- entry_of(n, lines) → n lines, as the event is stored. packed_text(text) → as it is in these.
+local function entry_of(n, lines) return '\146' .. stamp() .. (n == 1 and '\145' or '\146') .. lines end
+local function packed_text(text) return #text < 32 and string.char(160 + #text) .. text or cmsgpack.pack(text) end
+
+-- numbered(number): near.packed, near.hex and near.low are how it begins in a record and in a place in line, and its last byte.
+local function numbered(number)
+  local low = number % 256
+  near.low = low
+  if near.block == number - low then return end
+  near.hex, near.packed = string.format('%010x', (number - low) / 256), string.sub(struct.pack('>BI8', 207, number), 1, 8)
+  near.block = number - low
+end
+
+-- near_record(mark, number, payload) → the same as record_of gives. near_place(line, number, id) → a member of `ready`.
+local function near_record(mark, number, payload)
+  local size = #payload
+  if size > 255 then return record_of(mark, number, payload) end
+  local tail = tails[size]
+  if not tail then
+    tail = string.char(206, 0, 0, 0, size, 196, size)
+    tails[size] = tail
+  end
+  numbered(number)
+  return mark .. near.packed .. string.char(near.low) .. stamp() .. tail .. payload
+end
+local function near_place(line, number, id)
+  numbered(number)
+  local at = near.low * 2 + 1
+  return line .. near.hex .. string.sub(PAIRS, at, at + 1) .. SEP .. id
+end
