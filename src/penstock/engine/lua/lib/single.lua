@@ -51,10 +51,10 @@ end
 local function hand_over(worker, id, record, payload)
   local number, fence = next_call(worker), math.max(fence_before or 0, now_us - 1) + 1
   local claim = worker .. SEP .. number
-  record = IS_BEGUN .. mark_of(claim) .. struct.pack('>I8', fence) .. record
+  record = IS_BEGUN .. packed_text(claim) .. stamp() .. struct.pack('>BI8', 207, fence) .. record
   call('HSET', jobs, id, record)
   call('ZADD', leases, '0', claim .. SEP .. id)
-  local text = table.concat({ 'job', number, id, #record, record }, SEP)
+  local text = 'job' .. SEP .. number .. SEP .. id .. SEP .. #record .. SEP .. record
   mail('to:' .. worker, #payload < 256 and text or text .. payload)
   return fence
 end
