@@ -139,7 +139,7 @@ local function begin_all(some, state)
   local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
   while at <= #some and not full do
     local before, others = at, {}
-    if state == 'ready' then at = start_owners(some, raw, start_plain(some, raw, at)) end
+    if state == 'ready' then at = start_alone(some, raw, start_alone(some, raw, at, false), true) end
     at = start_laned(some, raw, at, state)
     while at == before + #others and at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) == 220) do
       others[#others + 1], at = some[at], at + 1

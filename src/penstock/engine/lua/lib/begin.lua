@@ -55,106 +55,69 @@ local function start_run(kind, some, packed, from, to)
   if quota[queue] then quota[queue] = quota[queue] - many end
 end
 
--- kinds_from(some, raw, from) → the kinds of jobs without a lane, the position of the last one that is in order, and those whose
--- payload is not part of their record.
-local function kinds_from(some, raw, from)
-  local found, far, sub, kind, mark, length, to = {}, {}, string.sub, nil, nil, nil, #some
-  for i = from, to do
-    local packed = raw[i]
-    if not packed or string.byte(packed) ~= PLAIN or cache[some[i]] then to = i - 1 break end
-    if not mark or sub(packed, 1, length) ~= mark then
-      kind = kind_at(packed, 0)
-      mark, length = kind.mark, #kind.mark
-    end
-    local inside = is_inside(packed, length + 23)
-    if inside == nil or halted[kind[TASK]] then to = i - 1 break end
-    if not inside then far[#far + 1] = some[i] end
-    found[i] = kind
+-- fetch_far(some, raw, from): the payloads of those from here on that are not part of their records, as far as these tell.
+local function fetch_far(some, raw, from)
+  local far = {}
+  for i = from, #some do
+    if string.sub(raw[i] or '', -1) == NOWHERE then far[#far + 1] = some[i] end
   end
-  return found, to, far
-end
-
--- start_plain(some, raw, from) → the position of the first job that has a lane or a header, or is not to run as it is; those
--- before it run.
-local function start_plain(some, raw, from)
-  local fine, kinds_of, to, far = pcall(kinds_from, some, raw, from)
-  if not fine then return from end
   fetch_payloads(far)
-  local mark, char, numbers, first, n = IS_BEGUN .. running_mark, string.char, struct.unpack, from, places.n
-  local kind, at, times, front
-  for i = from, to do
-    local id, packed = some[i], raw[i]
-    if kinds_of[i] ~= kind then
-      start_run(kind, some, raw, first, i - 1)
-      first, kind = i, kinds_of[i]
-      at, times = #kind.mark + 11, times_of(kind[QUEUE], 'wait')
-    end
-    local enqueued, bulk = numbers('>I8xI4', packed, at)
-    if distant[id] == false or too_much(bulk) then to = i - 1 break end
-    local waited = now - enqueued
-    n = n + 1
-    places[n] = lines[id]
-    times[waited] = (times[waited] or 0) + 1
-    fence = fence + 1
-    local last_byte = fence % 256
-    if last_byte == 0 or not front then front = mark .. string.sub(struct.pack('>I8', fence), 1, 7) end
-    raw[i] = front .. char(last_byte) .. packed
-  end
-  places.n = n
-  start_run(kind, some, raw, first, to)
-  return to + 1
 end
 
--- owners_from(some, raw, from) → the same of those whose lock is their own; and where that ends in what is stored of them.
-local function owners_from(some, raw, from)
-  local found, ends, far, sub, byte, kind, mark, length, to = {}, {}, {}, string.sub, string.byte, nil, nil, nil, #some
-  for i = from, to do
-    local packed = raw[i]
-    local id = some[i]
-    -- shown_as: somebody before it has taken its lock apart
-    if not packed or sub(packed, 1, 2) ~= IS_OWNER or cache[id] or shown_as[id] then to = i - 1 break end
-    if not mark or sub(packed, 21, length) ~= mark then
-      kind = kind_at(packed, 20)
-      mark = kind.mark
-      length = #mark + 20
-    end
-    local at = length + 2 + byte(packed, length + 2)
-    local inside = is_inside(packed, at + 23)
-    if inside == nil or halted[kind[TASK]] then to = i - 1 break end
-    if not inside then far[#far + 1] = id end
-    found[i] = kind
-    ends[i] = at
-  end
-  return found, to, far, ends
+-- next_kind(raw, at) → the kind of the job whose label begins there; nothing if there is none, or its task is halted.
+local function next_kind(raw, at)
+  if string.byte(raw, at + 1) ~= PLAIN then return nil end
+  local fine, kind = pcall(kind_at, raw, at)
+  return fine and not halted[kind[TASK]] and kind or nil
 end
 
--- start_owners(some, raw, from) → the position after those, from here on, whose lock is their own (lib/locks.lua); these run.
-local function start_owners(some, raw, from)
-  local fine, kinds_of, to, far, ends = pcall(owners_from, some, raw, from)
-  if not fine or to < from then return from end
-  fetch_payloads(far)
-  local mark, char, sub, numbers, first, n = IS_BEGUN_LANED .. running_mark, string.char, string.sub, struct.unpack, from, places.n
-  local kind, times, front
-  for i = from, to do
+-- start_alone(some, raw, from, owners) → the position after those, from here on, that need no look at any lane; these run. They have
+-- none or, where owners are meant, a lock that is their own (lib/locks.lua).
+local function start_alone(some, raw, from, owners)
+  local mark, before = IS_BEGUN .. running_mark, 0   -- so many bytes come before the label
+  if owners then mark, before = IS_BEGUN_LANED .. running_mark, 20 end
+  local sub, byte, numbers, count, first, n, bulk = string.sub, string.byte, struct.unpack, #some, from, places.n, size
+  local i, label, length, kind, times, front = from
+  while i <= count do
     local id, packed = some[i], raw[i]
-    if kinds_of[i] ~= kind then
+    if not packed or cache[id] then break end
+    if owners and (sub(packed, 1, 2) ~= IS_OWNER or shown_as[id]) then break end   -- shown: its lock was taken apart
+    if not label or sub(packed, before + 1, length) ~= label then
+      local other = next_kind(packed, before)
+      if not other then break end
       start_run(kind, some, raw, first, i - 1)
-      first, kind = i, kinds_of[i]
-      times = times_of(kind[QUEUE], 'wait')
+      first, kind, label, length, times = i, other, other.mark, before + #other.mark, times_of(other[QUEUE], 'wait')
     end
-    if distant[id] == false or too_much(numbers('>I4', packed, ends[i] + 20)) then to = i - 1 break end
-    local waited = now - numbers('>I8', packed, 4)
+    local at, since, many, inside, within = length
+    if owners then at = at + 2 + (byte(packed, at + 2) or 0) end
+    local left = #packed - at   -- place, time and size take 23, then comes the payload: see is_inside
+    if left > 24 then
+      since, many, inside, within = numbers('>I8xI4BB', packed, at + 11)
+      if inside ~= 196 or within ~= many or left ~= many + 25 then break end
+    elseif left == 24 then
+      since, many, inside = numbers('>I8xI4B', packed, at + 11)
+      if distant[id] == nil then fetch_far(some, raw, i) end
+      if inside ~= 192 or not distant[id] then break end
+    else
+      break
+    end
+    if owners then since = numbers('>I8', packed, 4) end
+    if picked > 0 and bulk + many > bytes then break end
+    picked = picked + 1
+    bulk = bulk + many
+    local waited = now - since
     n = n + 1
     places[n] = lines[id]
     times[waited] = (times[waited] or 0) + 1
     fence = fence + 1
     local last_byte = fence % 256
     if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
-    raw[i] = front .. char(last_byte) .. sub(packed, 3)
+    raw[i] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. (owners and sub(packed, 3) or packed)
+    i = i + 1
   end
-  places.n = n
-  start_run(kind, some, raw, first, to)
-  return to + 1
+  places.n, size = n, bulk
+  start_run(kind, some, raw, first, i - 1)
+  return i
 end
 
 -- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
@@ -187,7 +150,7 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
   local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
   local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
   local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
-  local sub, char, numbers, shows_more, front, block, start = string.sub, string.char, struct.unpack, false, nil, nil, nil
+  local sub, numbers, shows_more, front, block, start = string.sub, struct.unpack, false, nil, nil, nil
   while at <= to and free >= 1 do
     local id, packed = some[at], raw[at]
     local since, number = numbers('>I8xI8', packed, 4)
@@ -197,7 +160,7 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
       if number - low ~= block then
         block, start = number - low, line_head .. sub(rank_of(priority, number), 1, -3)
       end
-      if member ~= start .. sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id then break end
+      if member ~= start .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id then break end
     end
     if distant[id] == false or too_much(numbers('>I4', packed, size_at)) then break end
     if is_held then left = left - 1 else unshow_in(row, id) end
@@ -212,7 +175,7 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
     fence = fence + 1
     local last_byte = fence % 256
     if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
-    raw[at] = front .. char(last_byte) .. sub(packed, 3)
+    raw[at] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. sub(packed, 3)
     at = at + 1
   end
   slots.n, exits.n, lane.use = a, b, lane.use + at - from

@@ -23,9 +23,10 @@ local function look(queue, from, n)
   return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
 end
 
--- take(ids, queue, member): one more candidate; its member of `ready` is remembered. A second one is a stray.
-local function take(ids, queue, member)
-  local id = string.sub(member, #queue + 17)
+-- take(ids, member, at): one more candidate; its id begins there in its member of `ready`, which is remembered. A second one is a
+-- stray.
+local function take(ids, member, at)
+  local id = string.sub(member, at)
   if lines[id] then return drop(ready, member) end
   lines[id] = member
   ids[#ids + 1] = id
@@ -58,7 +59,7 @@ local function merged(names, want)
       if front.rank and (not first or front.rank < first.rank) then first = front end
     end
     if not first then return ids, false end
-    take(ids, first.queue, first.members[first.at])
+    take(ids, first.members[first.at], #first.queue + 17)
     step(first)
   end
   return ids, true
@@ -71,7 +72,8 @@ local function candidates(names, want, all)
   local ids = {}
   for _, queue in ipairs(names) do
     if #ids == want then break end
-    for _, member in ipairs(look(queue, '[' .. queue .. SEP, want - #ids)) do take(ids, queue, member) end
+    local members, at = look(queue, '[' .. queue .. SEP, want - #ids), #queue + 17
+    for i = 1, #members do take(ids, members[i], at) end
   end
   return ids, #ids == want
 end

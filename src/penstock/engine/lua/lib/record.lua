@@ -1,10 +1,24 @@
 -- What a job without a header is stored as (lib/label.lua), and its place in line.
 
+-- bytes_of[n] → that byte as text; pairs_of[n] → its two hexadecimal digits; bytes_of.new(n), pairs_of.new(n) where they are not
+-- known yet. To find them takes a fifth of making them.
+local bytes_of = {}
+function bytes_of.new(n)
+  bytes_of[n] = string.char(n)
+  return bytes_of[n]
+end
+local pairs_of = {}
+function pairs_of.new(n)
+  pairs_of[n] = string.format('%02x', n)
+  return pairs_of[n]
+end
+
 -- record_of(mark, number, payload) → what is stored from its label, and its lane if it has one, on: its place, time, size, and its
 -- payload if that is small.
 local function record_of(mark, number, payload)
-  local within = #payload < 256 and string.char(196, #payload) .. payload or NOWHERE
-  return mark .. struct.pack('>BI8BI8BI4', 207, number, 207, now, 206, #payload) .. within
+  local n = #payload
+  local within = n < 256 and '\196' .. (bytes_of[n] or bytes_of.new(n)) .. payload or NOWHERE
+  return mark .. struct.pack('>BI8BI8BI4', 207, number, 207, now, 206, n) .. within
 end
 
 -- mark_of(claim) → what is put in front of a job that runs, up to its fence.
@@ -24,5 +38,5 @@ local function near_rank(priority, number)
     head = string.sub(rank_of(priority, number), 1, -3)
     rank_heads[block] = head
   end
-  return head .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2)
+  return head .. (pairs_of[low] or pairs_of.new(low))
 end
