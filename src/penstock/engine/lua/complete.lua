@@ -54,51 +54,69 @@ local ids, raw, kinds_of, specs, parts = {}, {}, {}, {}, {}
 for at = 2, ARGC, 3 do ids[(at + 1) / 3] = ARGV[at] end
 if #ids > 0 then raw = call('HMGET', jobs, unpack(ids)) end
 
--- is_begun(packed) → did it have no header when it was leased?
-local function is_begun(packed)
+-- begun_call(number, packed) → the call of this number, if it left this, and that had no header.
+local function begun_call(number, packed)
   local first = string.byte(packed)
-  return first == BEGUN or first == BEGUN_LANED
+  if first ~= BEGUN and first ~= BEGUN_LANED then return nil end
+  local fine, made = pcall(call_of, number, packed)
+  return fine and made or nil
 end
 
--- recognise(names): looks at those that were not looked at yet, and adds the names of their lanes. An error if one is cut off.
-local looked_at = 0
-local function recognise(names)
-  local count, sub, last, kind, mark, lane = #ids, string.sub, nil, nil, nil, nil   -- the last without a lane, and with one
-  while looked_at < count do
-    local i = looked_at + 1
-    looked_at = i
-    local packed, number, own, at, spec = raw[i] or '', ARGV[i * 3]
-    local made = lease_calls[number] or is_begun(packed) and call_of(number, packed)
-    if made then
-      local length = made.length
-      local front = sub(packed, 1, length)
-      if front == made.laned_front then
-        at = length + 36
-        if mark and sub(packed, at + 1, at + #mark) == mark then
-          at = at + #mark
-        else
-          kind, at, lane = laned_at(packed, at, kind)
-          mark, names[#names + 1] = kind.laned_mark, lane_name(lane)
-        end
-        own = kind
+-- label_at(packed, at) → the kind of the job whose label begins there, that label, and how long it is; nothing if it is cut off.
+local function label_at(packed, at)
+  local fine, kind = pcall(kind_at, packed, at)
+  if fine then return kind, kind.mark, #kind.mark end
+end
+
+-- recognise() → the names of their lanes. Members of a batch mostly have label and lane in common.
+local function recognise()
+  local names, n, sub, byte, find = {}, 0, string.sub, string.byte, string.find
+  local kind, label, size, lane, both, both_size
+  for i = 1, #ids do
+    local packed, number = raw[i] or '', ARGV[i * 3]
+    local made = lease_calls[number] or begun_call(number, packed)
+    local front, at, spec = made and sub(packed, 1, made.length)
+    if not made then
+      at = nil
+    elseif front == made.front then
+      at = made.length + 18
+      if not label or sub(packed, at + 1, at + size) ~= label then
+        kind, label, size = label_at(packed, at)
+        both = nil
+      end
+      at = kind and at + size
+    elseif front == made.laned_front then
+      at = made.length + 36
+      if both and sub(packed, at + 1, at + both_size) == both then
         spec = lane
-      elseif front == made.front then
-        own = kind_at(packed, length + 18, last)
-        at, last = length + 18 + #own.mark, own
+        at = at + both_size
+      else
+        if not label or sub(packed, at + 1, at + size) ~= label then kind, label, size = label_at(packed, at) end
+        local from, mark, length = at, byte(packed, at + (size or 0) + 1, at + (size or 0) + 2)
+        at = kind and mark == 217 and length and at + size + 2 + length   -- no other text is written there
+        if at then
+          spec = sub(packed, from + size + 3, at)
+          n = n + 1
+          names[n] = find(spec, SEP, 1, true) and lane_name(spec) or spec
+          both, both_size, lane = kind[BATCH] ~= '' and sub(packed, from + 1, at) or nil, at - from, spec
+        end
       end
     end
-    if own and is_inside(packed, at + 23) ~= nil then
-      kinds_of[i] = made[own] or of_call(made, own)
-      specs[i] = spec
-      parts[i] = at + 23
+    if at then
+      local left, inside, within = #packed - at, byte(packed, at + 24, at + 25)   -- see is_inside
+      if left == (inside == 192 and 24 or inside == 196 and within and within + 25) then
+        kinds_of[i] = made[kind] or of_call(made, kind)
+        specs[i] = spec
+        parts[i] = at + 23
+      end
     end
   end
+  return names
 end
 
 -- recognise_all(): and reads their lanes.
 local function recognise_all()
-  local names = {}
-  repeat until pcall(recognise, names)
+  local names = recognise()
   if #names == 0 then return end
   need_lanes()
   need_line()
@@ -106,16 +124,8 @@ local function recognise_all()
   fetch(names)
 end
 
--- owner_mark(kind, id) → what comes before this id where a lock says whose it is.
-local function owner_mark(kind, id)
-  local size = #id
-  local mark = kind[-size]   -- by the length of the id; other numbers are fields
-  if not mark then
-    mark = size <= 31 and kind[PRIORITY] <= 99 and lock_kit.owner_mark(kind[PRIORITY], id) or ''
-    kind[-size] = mark
-  end
-  return mark
-end
+-- give_back(lane, n): so many slots of it are free again.
+local function give_back(lane, n) lane.use = math.max(lane.use - n, 0) end
 
 -- end_run(from, answers) → the position after those from here on that are of one kind and one call; these are done.
 local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
@@ -123,7 +133,7 @@ local ends = pile(5, 'ZADD', finished)
 local seen = {}    -- id → true: it may be named twice in a page
 local function end_run(from, answers)
   local kind, at, slots, spec, lane, slot_head = kinds_of[from], from, pile(3, 'ZREM', holders)
-  local forms = lock_kit.forms(kind[QUEUE])
+  local forms, taken = lock_kit.forms(kind[QUEUE]), 0
   local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
   local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
   local e, f, without, sub = before, slots.n, marks[0], string.sub
@@ -134,15 +144,17 @@ local function end_run(from, answers)
     if not seen[id] then
       seen[id] = true
       if specs[at] ~= spec then
-        spec, lane = specs[at], nil
+        if lane then give_back(lane, taken) end
+        spec, lane, taken = specs[at], nil, 0
       end
-      if spec and (lane or not lock_kit.free(spec, forms, owner_mark(kind, id), id)) then   -- an owner is not in `holders`
+      if spec and (lane or not lock_kit.free(spec, forms, id)) then   -- an owner is not in `holders`
         if not lane then
           lane = lane_of(spec)
           refill(lane)
           slot_head = lane.name .. SEP
         end
-        free_slot(lane, id)
+        if lane.unlisted == id then lane.unlisted = nil end
+        taken = taken + 1
         f = f + 1
         slots[f] = slot_head .. id
       end
@@ -167,6 +179,7 @@ local function end_run(from, answers)
     end
     at = at + 1
   until all_kinds[at] ~= kind
+  if lane then give_back(lane, taken) end
   records.n, holds.n, ends.n, one[7], slots.n, kind.n = a, b, c, d, f, kind.n + e - before
   if kind[BATCH] ~= '' then
     need_batches()

@@ -13,6 +13,11 @@ local endings = {}    -- look_at: sees to those that were touched, and stores th
 need_lanes()
 
 function batch_kit.member(batch, kind, name) return batch .. SEP .. kind .. SEP .. name end
+local decimals_of = {}   -- n → its two digits, as bytes_of
+function decimals_of.new(n)
+  decimals_of[n] = string.format('%02d', n)
+  return decimals_of[n]
+end
 function batch_kit.numbered(batch, number, name)
   return batch .. SEP .. 'f' .. SEP .. string.format('%016d', number) .. SEP .. name
 end
@@ -97,7 +102,7 @@ function batch_kit.leave_all(b, names, from, to, outcome)
     if low == 0 or not start then start = sub(batch_kit.numbered(b.id, number, ''), 1, -4) end
     a = a + 2
     numbers[a - 1] = '0'
-    numbers[a] = start .. sub(DECIMALS, low * 2 + 1, low * 2 + 2) .. SEP .. name
+    numbers[a] = start .. (decimals_of[low] or decimals_of.new(low)) .. SEP .. name
     if letter then numbers[a + 1], numbers[a + 2], a = '0', batch_kit.member(b.id, letter, name), a + 2 end
     c = c + 1
     exits[c] = unfinished .. name

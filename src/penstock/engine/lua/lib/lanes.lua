@@ -7,7 +7,7 @@ local AT_ONCE = 8     -- candidates that one lane shows of one queue at once, so
 local lanes_read = {}   -- name → what is stored of it, or false: those that were read; '' once it was taken apart
 local known_lanes = {}  -- name → lane, as it will be stored: those that were
 local lane_texts = {}   -- name → what will be stored, or false, of locks that were dealt with as text (lib/locks.lua)
-local freed = {}        -- name → the forms of their queue, of those of them that are free and have a waiter there
+local freed = {}        -- name → the turn (lib/owners.lua) of those of them that are free and have a waiter
 local lock_kit = {}     -- what deals with them
 local refills = {}  -- names of lanes whose next waiters may be shown; also by name, but for such locks
 local asked_for = {}    -- what jobs say of lanes → lane
@@ -109,7 +109,7 @@ local function lane_apart(name)
   if known_lanes[name] then return known_lanes[name] end
   local text, raw = lane_texts[name], lanes_read[name]
   local changed = text ~= nil
-  if freed[name] then text = lock_kit.without_owner(freed[name], raw) elseif not changed then text = raw end
+  if freed[name] then text = lock_kit.without_owner(freed[name]) elseif not changed then text = raw end
   local fine, lane = pcall(lane_from, name, text or nil)
   if not fine then lane = lane_from(name) end   -- somebody else wrote it; reconcile counts again
   if lane.use < 0 then lock_kit.disown(lane) end

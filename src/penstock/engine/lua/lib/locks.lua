@@ -23,102 +23,97 @@ function lock_kit.enter(name, kind, id)
   return 'held'
 end
 
--- free(name, forms, mark, id) → was this job the owner? The lock is free, and will show its next waiter. The mark comes before id.
-function lock_kit.free(name, forms, mark, id)
-  local text = lanes_read[name]
-  if not text or #text ~= forms.at + 6 + #id or lane_texts[name] ~= nil or freed[name] then return false end
-  local n = struct.unpack('>I4', text, forms.at + 1)
-  if text ~= (forms[n] or lock_kit.start_of(forms, n)) .. mark .. id then return false end
-  if n == 0 then
-    lane_texts[name] = false
-  else
-    freed[name] = forms
+-- free(name, forms, id) → was this job the owner? The lock is free, and will show its next waiter.
+function lock_kit.free(name, forms, id)
+  local text, at, sub = lanes_read[name], forms.at, string.sub
+  if not text or sub(text, at + 7) ~= id or lane_texts[name] ~= nil or freed[name] then return false end
+  local start = sub(text, 1, at + 4)
+  local turn = forms[start] or lock_kit.turn_of(forms, start)
+  if not turn then return false end
+  if turn.after then
+    freed[name] = turn
     refills[#refills + 1] = name
+  else
+    lane_texts[name] = false
   end
   return true
 end
 
--- next_of_freed(names, from) → the next waiters of locks that were freed, from this one on: as members of `held`, as far as their
--- ranks, and as ids.
+-- next_of_freed(names, from) → the next waiters of locks that were freed, from this one on: as members of `held`, and as ids.
 local function next_of_freed(names, from)
-  local members, starts, ids, n, sub = {}, {}, {}, 0, string.sub
+  local members, ids, n, sub = {}, {}, 0, string.sub
   for i = from, math.min(#names, from + 499) do
     local name = names[i]
-    local forms = freed[name]
-    if not forms then break end
-    local start = name .. SEP .. forms.queue .. SEP
-    local member = call('ZRANGEBYLEX', held, '[' .. start, '+', 'LIMIT', '0', '1')[1]   -- one of another row is not recognised
+    local turn = freed[name]
+    if not turn then break end
+    local member = call('ZRANGEBYLEX', held, '[' .. name .. turn.row, '+', 'LIMIT', '0', '1')[1]   -- of another row: not recognised
     if not member then break end
     n = n + 1
     members[n] = member
-    starts[n] = start
-    ids[n] = sub(member, #start + 16)
+    ids[n] = sub(member, #name + turn.behind)
   end
-  return members, starts, ids
+  return members, ids
 end
 
--- recognised(names, from, members, starts, ids, raw) → the kinds of those of them that have no header and ask for that lock alone,
--- up to the first of which anything is not as it should be.
-local function recognised(names, from, members, starts, ids, raw)
-  local kinds_of, sub, numbers = {}, string.sub, struct.unpack
-  local kind, mark, length, block, start
-  for i = 1, #ids do
-    local packed, id, name = raw[i], ids[i], names[from + i - 1]
-    if not packed or sub(packed, 1, 2) ~= IS_HELD or cache[id] or #id > 31 then break end
-    if not mark or sub(packed, 21, length) ~= mark then
-      kind = kind_at(packed, 20)
-      mark, block = kind.mark, nil
-      length = #mark + 20
-    end
-    local at, number = length + 2 + #name, numbers('>I8', packed, 13)   -- that is after the lane, if it is the same
-    local low = number % 256
-    if number - low ~= block then
-      block, start = number - low, sub(rank_of(kind[PRIORITY], number), 1, -3)
-    end
-    if sub(packed, length + 3, at) ~= name or kind[QUEUE] ~= freed[name].queue or is_inside(packed, at + 23) == nil
-      or starts[i] .. start .. sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id ~= members[i] then break end
-    kinds_of[i] = kind
-  end
-  return kinds_of
+-- waiting_kind(packed) → the kind of a job without a header; nothing if it is not one.
+local function waiting_kind(packed)
+  local fine, kind = pcall(kind_at, packed, 20)
+  return fine and kind or nil
 end
 
 -- show_freed(names, from) → the position after those locks, from this one on, that were freed and show their next waiters now:
--- at the tail of their line, so that lanes take turns. From one to the next little of what is written differs.
+-- at the tail of their line, so that lanes take turns. Up to the first of which anything is not as it should be: the waiter has no
+-- header and asks for that lock alone. From one to the next little of what is written differs.
 function lock_kit.show_freed(names, from)
-  local members, starts, ids = next_of_freed(names, from)
+  local members, ids = next_of_freed(names, from)
   if #ids == 0 then return from end
-  local raw = call('HMGET', jobs, unpack(ids))
-  local fine, kinds_of = pcall(recognised, names, from, members, starts, ids, raw)
-  if not fine or #kinds_of == 0 then return from end
-  local records, exits, places = pile(2, 'HSET', jobs), pile(3, 'ZREM', held), pile(5, 'ZADD', ready)
-  local a, b, c, sub, char, numbers = records.n, exits.n, places.n, string.sub, string.char, struct.unpack
-  local number, last, forms, mark, size, times, line_head, front = sequence or tonumber(seq_before or 0)
-  for i = 1, #kinds_of do
-    local id, packed, kind, name = ids[i], raw[i], kinds_of[i], names[from + i - 1]
-    number = number + 1
-    local low = number % 256
-    if kind ~= last or low == 0 then
-      front = IS_OWNER .. sub(struct.pack('>BI8BI8', 207, now, 207, number), 1, 17)
-      line_head = kind[QUEUE] .. SEP .. sub(rank_of(kind[PRIORITY], number), 1, -3)
-      last, forms, times, mark = kind, freed[name], times_of(kind[QUEUE], 'lane'), nil
+  local raw, records, exits, places = call('HMGET', jobs, unpack(ids)), pile(2, 'HSET', jobs), pile(3, 'ZREM', held), pile(5, 'ZADD', ready)
+  local a, b, c, sub, byte, numbers = records.n, exits.n, places.n, string.sub, string.byte, struct.unpack
+  local number, at = sequence or tonumber(seq_before or 0), from
+  local kind, label, length, queue, times, mark, size, block, rank_start, line_head, front
+  for i = 1, #ids do
+    local packed, id, name = raw[i], ids[i], names[at]
+    local turn = freed[name]
+    if not packed or sub(packed, 1, 2) ~= IS_HELD or cache[id] or #id > 31 then break end
+    if not label or sub(packed, 21, length) ~= label then
+      kind = waiting_kind(packed)
+      if not kind then break end
+      label, length, queue, times = kind.mark, #kind.mark + 20, kind[QUEUE], times_of(kind[QUEUE], 'lane')
+      block, line_head, size = nil, nil, nil
     end
-    if not mark or #id ~= size then mark, size = lock_kit.owner_mark(kind[PRIORITY], id), #id end
-    local waited, left = now - numbers('>I8', packed, 4), numbers('>I4', lanes_read[name], forms.at + 1) - 1
+    local to = length + 2 + #name   -- that is after the lane, if it is the same
+    local since, arrival = numbers('>I8xI8', packed, 4)
+    local low, left, inside, within = arrival % 256, #packed - to, byte(packed, to + 24, to + 25)
+    if arrival - low ~= block then
+      block, rank_start = arrival - low, turn.row .. sub(rank_of(kind[PRIORITY], arrival), 1, -3)
+    end
+    if turn.queue ~= queue or sub(packed, length + 3, to) ~= name
+      or name .. rank_start .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id ~= members[i]
+      or left ~= (inside == 192 and 24 or inside == 196 and within and within + 25) then break end
+    number = number + 1
+    low = number % 256
+    if not line_head or low == 0 then
+      front = IS_OWNER .. sub(struct.pack('>BI8BI8', 207, now, 207, number), 1, 17)
+      line_head = queue .. SEP .. sub(rank_of(kind[PRIORITY], number), 1, -3)
+    end
+    if #id ~= size then mark, size = lock_kit.owner_mark(kind[PRIORITY], id), #id end
     a = a + 2
     records[a - 1] = id
-    records[a] = front .. char(low) .. sub(packed, 21)
+    records[a] = front .. (bytes_of[low] or bytes_of.new(low)) .. sub(packed, 21)
     b = b + 1
     exits[b] = members[i]
     c = c + 2
     places[c - 1] = '0'
-    places[c] = line_head .. sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id
-    lane_texts[name] = (forms[left] or lock_kit.start_of(forms, left)) .. mark .. id
+    places[c] = line_head .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id
+    lane_texts[name] = turn.after .. mark .. id
     freed[name] = nil
+    local waited = now - since
     times[waited] = (times[waited] or 0) + 1
     kind.shown = (kind.shown or 0) + 1
+    at = at + 1
   end
-  sequence, records.n, exits.n, places.n = number, a, b, c
-  return from + #kinds_of
+  sequence, records.n, exits.n, places.n = at > from and number or sequence, a, b, c
+  return at
 end
 
 -- only_row(lane) → the one queue that it shows or holds jobs of, and these. Nothing if there is none, or another.

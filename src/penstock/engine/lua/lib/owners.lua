@@ -24,9 +24,21 @@ function lock_kit.start_of(forms, n)
   return text
 end
 
--- without_owner(forms, text) → what any lane would store instead of this text once its owner has run.
-function lock_kit.without_owner(forms, text)
-  return '\153' .. cmsgpack.pack(0, 0, 0, '', '', forms.queue, struct.unpack('>I4', text, forms.at + 1), 0, '')
+-- turn_of(forms, start) → forms[start]: what locks that begin so have in common when their owner has run: their queue, how many
+-- wait, and how they begin once the next one is shown; `row` and `behind`: what is between lane and rank in a member of `held`, and how
+-- much is between lane and id. Nothing if such locks do not begin so.
+function lock_kit.turn_of(forms, start)
+  if string.sub(start, 1, forms.at) ~= forms.head or #start ~= forms.at + 4 then return nil end
+  local n, row = struct.unpack('>I4', start, forms.at + 1), SEP .. forms.queue .. SEP
+  local after = n > 0 and lock_kit.start_of(forms, n - 1) or nil
+  local turn = { queue = forms.queue, waiting = n, after = after, row = row, behind = #row + 16 }
+  forms[start] = turn
+  return turn
+end
+
+-- without_owner(turn) → what any lane would store instead of such a lock once its owner has run.
+function lock_kit.without_owner(turn)
+  return '\153' .. cmsgpack.pack(0, 0, 0, '', '', turn.queue, turn.waiting, 0, '')
 end
 
 -- pending_record(id) → what this script is about to store of a job, or what is stored.
