@@ -85,24 +85,29 @@ async def cut_each(engine: Engine, names: list[str]) -> None:
     """Of the first of these one byte is left, of the second two, and so on."""
     client: Any = await raw(engine)
     for n, name in enumerate(names, 1):
-        found: bytes = await client.hget(engine.keys("jobs"), name)
-        await client.hset(engine.keys("jobs"), name, found[: n % len(found)])
+        if found := await client.hget(engine.keys("jobs"), name):
+            await client.hset(engine.keys("jobs"), name, found[: n % len(found)])
 
 
-@pytest.mark.parametrize("lanes", [[], [lane("wide", 1000)]], ids=["plain", "laned"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"lanes": [lane("wide", 1000)]}, {"batch": "b1"}], ids=["plain", "laned", "member"]
+)
+@pytest.mark.parametrize("odd", [0, 1])
 async def test_wherever_a_running_job_is_cut_off_others_of_its_page_are_completed(
-    engine: Engine, lanes: list[str]
+    engine: Engine, fields: dict[str, Any], odd: int
 ) -> None:
     worker = await TestWorker(engine).register()
+    await engine.open_batch(new_batch("b1"))
     names = [f"{n:03}" for n in range(PAGE)]
-    await enqueue(engine, *(new_job(name, lanes=list(lanes), payload=b".") for name in names))
+    await enqueue(engine, *(new_job(name, payload=b".", **fields) for name in names))
     leases = await worker.lease(PAGE)
     while len(leases) < PAGE:
         leases += await worker.lease(PAGE - len(leases))
-    await cut_each(engine, names[:-1])
+    whole = {*names[odd::2], names[-1]}  # the others are cut off, each somewhere else
+    await cut_each(engine, [f"no-{name}" if name in whole else name for name in names])
     words = await engine.complete(worker.name, [(one.id, call_of(one), b"") for one in leases])
-    assert words[-1] == "ok"
-    assert (await states(engine))[names[-1]] == "done"
+    assert {words[n] for n, one in enumerate(leases) if one.id in whole} == {"ok"}
+    assert {state for name, state in (await states(engine)).items() if name in whole} == {"done"}
     await reconcile(engine)
 
 

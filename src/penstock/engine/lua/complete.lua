@@ -71,7 +71,7 @@ end
 -- recognise() → the names of their lanes. Members of a batch mostly have label and lane in common.
 local function recognise()
   local names, n, sub, byte, find = {}, 0, string.sub, string.byte, string.find
-  local kind, label, size, lane, both, both_size
+  local kind, label, size, both, both_size, lane   -- of the last one; both: label and lane, of a batch that has this label
   for i = 1, #ids do
     local packed, number = raw[i] or '', ARGV[i * 3]
     local made = lease_calls[number] or begun_call(number, packed)
@@ -81,8 +81,7 @@ local function recognise()
     elseif front == made.front then
       at = made.length + 18
       if not label or sub(packed, at + 1, at + size) ~= label then
-        kind, label, size = label_at(packed, at)
-        both = nil
+        kind, label, size, both = label_at(packed, at)
       end
       at = kind and at + size
     elseif front == made.laned_front then
@@ -91,14 +90,15 @@ local function recognise()
         spec = lane
         at = at + both_size
       else
-        if not label or sub(packed, at + 1, at + size) ~= label then kind, label, size = label_at(packed, at) end
-        local from, mark, length = at, byte(packed, at + (size or 0) + 1, at + (size or 0) + 2)
-        at = kind and mark == 217 and length and at + size + 2 + length   -- no other text is written there
+        if not label or sub(packed, at + 1, at + size) ~= label then kind, label, size, both = label_at(packed, at) end
+        local from, mark, length = at
+        if kind then mark, length = byte(packed, at + size + 1, at + size + 2) end
+        at = mark == 217 and length and at + size + 2 + length   -- no other text is written there
         if at then
           spec = sub(packed, from + size + 3, at)
           n = n + 1
           names[n] = find(spec, SEP, 1, true) and lane_name(spec) or spec
-          both, both_size, lane = kind[BATCH] ~= '' and sub(packed, from + 1, at) or nil, at - from, spec
+          if kind[BATCH] ~= '' then both, both_size, lane = sub(packed, from + 1, at), at - from, spec end
         end
       end
     end
