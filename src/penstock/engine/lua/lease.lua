@@ -148,22 +148,45 @@ local function begin_all(some, state)
   end
 end
 
+-- waiting_rows(n) → a list for each lane touched so far and each open queue: the members of those that it would show now, until a turn
+-- of each makes n; and how long the longest is. Of lanes without any limit so many that together they are n, in whole turns; of
+-- others as many as are a turn.
+local function waiting_rows(n)
+  local rows, longest, left, alone = {}, 0, n, #refills == 1
+  local share = AT_ONCE * math.ceil(n / AT_ONCE / math.max(#refills, 1))
+  for _, name in ipairs(refills) do
+    if left <= 0 then break end
+    local lane = lane_named(name)
+    local is_free = lane.limit == math.huge and not lane.rate and lane.differs == ''
+    local turn = alone and n or is_free and share or AT_ONCE
+    for _, queue in ipairs(open) do
+      local most = lane.lines[queue] and left > 0 and math.min(alone and left or n, quota[queue] or n) or 0
+      local members = most > 0 and next_of(lane, queue, most, turn) or {}
+      members.queue, members.id_at = queue, #name + #queue + 18   -- behind lane, queue and rank
+      rows[#rows + 1], longest = members, math.max(longest, #members)
+      left = left - math.min(#members, alone and n or AT_ONCE)
+    end
+  end
+  return rows, longest
+end
+
 -- next_waiters(n) → up to n jobs of open queues that the lanes touched so far would show now. One that is alone takes no turns.
 local function next_waiters(n)
-  local found, chosen, turn = {}, {}, #refills > 1 and AT_ONCE or n
-  for _, name in ipairs(refills) do
-    local lane = lane_named(name)
-    for _, queue in ipairs(open) do
-      local most = lane.lines[queue] and math.min(n - #found, (quota[queue] or n) - (chosen[queue] or 0)) or 0
-      local at = #name + #queue + 18   -- behind lane, queue and rank
-      local before, count = #found, #found
-      for _, member in ipairs(most > 0 and next_of(lane, queue, most, turn) or {}) do
+  local found, count, chosen, from, turn = {}, 0, {}, 1, #refills > 1 and AT_ONCE or n
+  local rows, longest = waiting_rows(n)
+  while from <= longest and count < n do
+    for _, row in ipairs(rows) do
+      local queue, at, before = row.queue, row.id_at, count
+      local most = math.min(turn, n - count, (quota[queue] or n) - (chosen[queue] or 0))
+      for i = from, math.min(from + most - 1, #row) do
+        local member = row[i]
         local id = string.sub(member, at)
         if not next_lines[id] then found[count + 1], count = id, count + 1 end
         next_lines[id] = member
       end
       chosen[queue] = (chosen[queue] or 0) + count - before
     end
+    from = from + turn
   end
   return found
 end

@@ -121,9 +121,9 @@ local function start_alone(some, raw, from, owners)
 end
 
 -- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
--- before: kind, lane, and where that ends; those whose payload is elsewhere, and the names of lanes.
+-- before: kind, lane, and where that ends; how big their payloads are, those whose payload is elsewhere, and the names of lanes.
 local function lanes_from(some, raw, from, mark)
-  local found, specs, ends, asked, far, sub, to = {}, {}, {}, {}, {}, string.sub, #some
+  local found, specs, ends, sizes, asked, far, sub, byte, to = {}, {}, {}, {}, {}, {}, string.sub, string.byte, #some
   local kind, spec, at, alike
   for i = from, to do
     local packed = raw[i]
@@ -135,22 +135,28 @@ local function lanes_from(some, raw, from, mark)
       alike, asked[#asked + 1] = name ~= spec and kind.laned_mark, name
       found[i], specs[i], ends[i] = kind, spec, at
     end
-    local inside = is_inside(packed, at + 23)
-    if inside == nil then to = i - 1 break end
-    if not inside then far[#far + 1] = some[i] end
+    local left, inside, within = #packed - at, byte(packed, at + 24, at + 25)   -- see is_inside
+    if inside == 196 and within and left == within + 25 then
+      sizes[i] = within
+    elseif inside == 192 and left == 24 then
+      sizes[i], far[#far + 1] = struct.unpack('>I4', packed, at + 20), some[i]
+    else
+      to = i - 1
+      break
+    end
   end
-  return to, found, specs, ends, far, asked
+  return to, found, specs, ends, sizes, far, asked
 end
 
--- start_shared(some, raw, from, to, kind, lane, row, size_at, is_held) → the position after those of one kind that this lane,
+-- start_shared(some, raw, from, to, kind, lane, row, sizes, is_held) → the position after those of one kind that this lane,
 -- which shows or holds them, has room for, and that fit into the answer; they are got ready to run.
-local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_held)
+local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held)
   local slots, exits = pile(5, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
   local members = is_held and next_lines or lines
   local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
   local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
   local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
-  local sub, numbers, shows_more, front, block, start = string.sub, struct.unpack, false, nil, nil, nil
+  local sub, numbers, many, bulk, shows_more, front, block, start = string.sub, struct.unpack, picked, size, false, nil, nil, nil
   while at <= to and free >= 1 do
     local id, packed = some[at], raw[at]
     local since, number = numbers('>I8xI8', packed, 4)
@@ -162,10 +168,12 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
       end
       if member ~= start .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id then break end
     end
-    if distant[id] == false or too_much(numbers('>I4', packed, size_at)) then break end
+    if distant[id] == false or (many > 0 and bulk + sizes[at] > bytes) then break end
+    many = many + 1
+    bulk = bulk + sizes[at]
     if is_held then left = left - 1 else unshow_in(row, id) end
     free = free - 1
-    if left > 0 and free > #shown then shows_more = true end
+    if not shows_more and left > 0 and free > #shown then shows_more = true end
     a = a + 2
     slots[a - 1] = '0'
     slots[a] = slot_head .. id
@@ -178,7 +186,7 @@ local function start_shared(some, raw, from, to, kind, lane, row, size_at, is_he
     raw[at] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. sub(packed, 3)
     at = at + 1
   end
-  slots.n, exits.n, lane.use = a, b, lane.use + at - from
+  slots.n, exits.n, lane.use, picked, size = a, b, lane.use + at - from, many, bulk
   if shows_more then refill(lane) end
   if is_held then
     row.waiting, kind.waited = left, kind.waited + at - from
@@ -190,7 +198,7 @@ end
 -- start_laned(some, raw, from, state) → the same for those with a lane, which shows or holds them.
 local function start_laned(some, raw, from, state)
   local is_held = state == 'held'
-  local fine, to, kinds_of, specs, ends, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
+  local fine, to, kinds_of, specs, ends, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
   if not fine or to < from then return from end
   fetch_payloads(far)
   need_lanes()
@@ -209,7 +217,7 @@ local function start_laned(some, raw, from, state)
       local other = specs[last + 1]   -- nothing if it is the same
     until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
     local lane, row = only_limited(spec, kind[QUEUE])
-    if lane then at = start_shared(some, raw, at, last, kind, lane, row, lane_end + 20, is_held) end
+    if lane then at = start_shared(some, raw, at, last, kind, lane, row, sizes, is_held) end
   end
   start_run(kind, some, raw, first, at - 1)
   return at

@@ -4,7 +4,7 @@
 
 local departed = {}   -- member → true of those that left `held`
 local away = {}       -- row → how many these are
-local heads = {}      -- row → the members that were first there, when they were last asked for
+local heads = {}      -- row → the members that were first there, when they were last asked for; `gone` of them have left since
 local passed = {}       -- row → the last of those that left from its head, in their order, and are not counted otherwise
 local parked = {}     -- row → member → true, of those that were put there
 
@@ -18,16 +18,17 @@ end
 -- have_left(members, from, to, row_name), left_held(member, row_name): they are no more to be found there. Mostly they are all that was
 -- first there, up to the last of them.
 local function have_left(members, from, to, row_name)
-  local here, first = parked[row_name], heads[row_name]
-  if first and not here and not away[row_name] and first[1] == members[from] and first[to - from + 1] == members[to] then
-    passed[row_name], heads[row_name] = members[to], nil
+  local here, first, n = parked[row_name], heads[row_name], to - from + 1
+  local gone = first and first.gone or 0
+  if first and not here and not away[row_name] and first[gone + 1] == members[from] and first[gone + n] == members[to] then
+    passed[row_name], first.gone = members[to], gone + n
     return
   end
   for i = from, to do
     departed[members[i]] = true
     if here then here[members[i]] = nil end
   end
-  away[row_name] = (away[row_name] or 0) + to - from + 1
+  away[row_name] = (away[row_name] or 0) + n
 end
 local function left_held(member, row_name) have_left({ member }, 1, 1, row_name) end
 
