@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import astuple
+
 from penstock.engine.engine import Engine, NewJob
 from penstock.job import Header
 from penstock.schedule import Spec, first, plan
@@ -38,7 +40,7 @@ def race(engine: Engine, number: int) -> dict[str, Any]:
     same = engine.enqueue([NewJob("same", header, f"{number}".encode())])
     unique = Header(state="", task="tasks:run", unique="u", nonce=f"n{number}")
     wanted = engine.enqueue([NewJob(f"mine-{number}", unique, b"")])
-    return {"number": number, "same": same.sync()[0], "unique": wanted.sync()[0]}
+    return {"number": number, "same": astuple(same.sync()[0]), "unique": astuple(wanted.sync()[0])}
 
 
 def work(engine: Engine, number: int) -> dict[str, Any]:
