@@ -74,6 +74,10 @@ class Crew:
     def said(self) -> str:
         return "".join(file.read_text() for file in sorted(self.folder.glob("log-*")))
 
+    def let_end(self, name: str) -> None:
+        """Make the file that a job `until` or `block_until` waits for."""
+        Path(f"{self.ledger}-{name}").touch()
+
     # What the jobs did
 
     def lines(self, what: str = "start") -> list[Line]:

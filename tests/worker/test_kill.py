@@ -54,9 +54,9 @@ async def test_the_spare_takes_the_place_of_a_killed_child(crew: Crew) -> None:
 @pytest.mark.parametrize("life", [LIFE, pytest.param(10.0, marks=pytest.mark.long)])
 async def test_children_die_with_their_supervisor_and_another_worker_takes_their_jobs(crew: Crew, life: float) -> None:
     lease = f"{life:g}s"
-    supervisor = await crew.started("-p", "2", lease=lease)
-    await crew.tasks.slow.using(queue="mine").enqueue(4.0)
-    await crew.tasks.block.using(queue="mine").enqueue(4.0)
+    supervisor = await crew.started("-p", "2", children=2, lease=lease)
+    await crew.tasks.until.using(queue="mine").enqueue("go")  # on a busy machine the next worker takes long to start
+    await crew.tasks.block_until.using(queue="mine").enqueue("go")
     await crew.begun(2)
     await crew.started(lease=lease)
     pids = tree(supervisor.pid)
@@ -68,6 +68,7 @@ async def test_children_die_with_their_supervisor_and_another_worker_takes_their
     again = max(event.at for event in await crew.events("lease")) - killed
     print(f"run again after {again / 1000:.1f} s; a life is {life:g} s")
     assert again < (life + 15) * 1000
+    crew.let_end("go")
     await crew.all_in("done")
     assert set(crew.count().values()) == {2}
 

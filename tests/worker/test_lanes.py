@@ -31,11 +31,6 @@ def violations(crew: Crew) -> list[Any]:
     return [line for what in ("overlap", "older", "overtaken") for line in crew.lines(what)]
 
 
-def make(crew: Crew, name: str) -> None:
-    """The file that a job `until` waits for."""
-    Path(f"{crew.ledger}-{name}").touch()
-
-
 async def ms_of_first_and_last(crew: Crew, jobs: Iterable[Any]) -> tuple[int, int]:
     """When the first of these started and the last one ended, by the server's clock."""
     headers = [await crew.header(job) for job in jobs]
@@ -123,7 +118,7 @@ async def test_jobs_without_a_lock_start_at_once_behind_many_that_wait_for_one(c
     assert (await crew.app.lock("held").status()).waiting == size
     p95 = [sorted(found)[94] * 1000 for found in (alone, behind)]
     print(f"p95 of the start: {p95[0]:.1f} ms, behind {size} {p95[1]:.1f} ms: {p95[1] / p95[0]:.1f} times that")
-    make(crew, "go")
+    crew.let_end("go")
     await crew.all_in("done", within=60 + size / 100)
 
 
@@ -178,14 +173,14 @@ async def test_one_worker_runs_the_first_and_the_third_of_a_lock_and_the_other_t
     assert {line.job for line in lines} == {first.id, second.id}
     assert (await third.status()).state == "held"
     assert first.id in await third.explain()
-    make(crew, "first")
+    crew.let_end("first")
     pid = await first.result(timeout=20)
     await crew.begun(3)
     assert (await second.status()).state == "running"
-    make(crew, "third")
+    crew.let_end("third")
     assert await third.result(timeout=20) == pid
     assert (await second.status()).state == "running"
-    make(crew, "second")
+    crew.let_end("second")
     assert await second.result(timeout=20) != pid
 
 
@@ -201,8 +196,8 @@ async def test_the_end_of_a_lock_wakes_an_idle_worker_of_another_queue(crew: Cre
         then = await until.using(lock="t", queue=other).enqueue(f"{turn}-then")
         await pause(0.2)
         assert (await then.status()).state == "held"
-        make(crew, f"{turn}-first")
-        make(crew, f"{turn}-then")
+        crew.let_end(f"{turn}-first")
+        crew.let_end(f"{turn}-then")
         pids = await first.result(timeout=20), await then.result(timeout=20)
         assert pids[0] != pids[1]
         woken.append((await crew.header(then)).started - (await crew.header(first)).since)
