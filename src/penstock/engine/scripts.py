@@ -227,7 +227,6 @@ def _constants() -> dict[str, str]:
             "AT_REST": "'!\\31'",
             "SHORTEST": f"' {RANGES_MS[0]}'",
             "DELAY_BELOW": str(DELAY_BELOW),
-            "PAIRS": "'" + "".join(f"{n:02x}" for n in range(256)) + "'",
             "USUAL_QUEUE": f"'{USUAL.queue}'",
             "USUAL_PRIORITY": f"'{USUAL.priority:02d}'",
             "USUAL_KEEP": str(USUAL.keep),

@@ -265,11 +265,11 @@ class SyncWire:
 def _have_kernel_wait(plain: socket.socket) -> None:
     """Leave time-outs to the kernel: Python would ask it before each send and each recv whether it is time for that."""
     if timeout := plain.gettimeout():
-        seconds, rest = divmod(timeout, 1)
-        limit = struct.pack("@ll", int(seconds), int(rest * 1_000_000))
+        microseconds = max(round(timeout * 1_000_000), 1)  # none at all would be for ever
+        limit = struct.pack("@ll", *divmod(microseconds, 1_000_000))
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        plain.setblocking(True)  # noqa: FBT003 - the name says it
+        plain.settimeout(None)
 
 
 def _is_spent_tls(connection: ssl.SSLSocket) -> bool:

@@ -73,6 +73,5 @@ local function near_record(mark, number, payload)
 end
 local function near_place(line, number, id)
   numbered(number)
-  local at = near.low * 2 + 1
-  return line .. near.hex .. string.sub(PAIRS, at, at + 1) .. SEP .. id
+  return line .. near.hex .. (pairs_of[near.low] or pairs_of.new(near.low)) .. SEP .. id
 end

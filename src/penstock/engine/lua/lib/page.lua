@@ -55,7 +55,7 @@ local function with_places(ids, mark, line, before)
     end
     local at = i * 2
     records[at + 1], records[at + 2] = id, start .. string.char(low) .. middle .. (size < 256 and payload or '')
-    places[at + 1], places[at + 2] = '0', place .. string.sub(PAIRS, low * 2 + 1, low * 2 + 2) .. SEP .. id
+    places[at + 1], places[at + 2] = '0', place .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id
   end
   return records, places
 end
