@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarks import processes
 from benchmarks.adapter import Adapter, Failed, Place, Workers, sending, working
@@ -48,25 +47,6 @@ class Bench:
     scale: Scale
     wanted: Callable[[str], bool]  #: whether a group of measures was asked for
 
-    def enqueue(self) -> Found:
-        """Ways to enqueue, with no worker."""
-        with sending(self.place) as adapter:
-            for name, way in (("sync", "send_sync"), ("async", "send")):
-                if way in adapter.ways:
-                    yield f"enqueue.{name}", self._rates(adapter, "one_by_one", 50, way=way)
-            yield "enqueue.callers", self._rates(adapter, "callers", 200)
-            yield "enqueue.bulk", self._rates(adapter, "many", self.scale.warm)
-            self._audit(adapter)
-
-    def _rates(self, adapter: Adapter, verb: str, warm: int, **arguments: Any) -> list[float]:
-        def rate(count: int) -> float:
-            first = self.place.numbers(count)
-            answer = adapter.ask(verb, kind=adapter.kind, first=first, count=count, **arguments)
-            return count / float(answer["seconds"])
-
-        count = max(warm, self.scale.count(rate(warm) * 0.6) // self.scale.slices)
-        return [max(rate(count) for _ in range(self.scale.slices)) for _ in range(self.scale.repeats)]
-
     def memory(self) -> Found:
         """What the server needs for each of many queued jobs."""
         with sending(self.place) as adapter:
@@ -74,7 +54,7 @@ class Bench:
             before = self.server.memory()
             self._fill(adapter, "payload", self.scale.stored, size=100)
             yield "memory.job", [(self.server.memory() - before) / self.scale.stored]
-            self._audit(adapter)
+            audit(adapter)
 
     def _fill(self, adapter: Adapter, kind: str, count: int, size: int = 0) -> int:
         first = self.place.numbers(count)
@@ -101,7 +81,7 @@ class Bench:
                     for kind in ("async", "thread", "payload", "locked", "batch"):
                         if kind in adapter.kinds:
                             yield from self._drains(adapter, workers, kind)
-            self._audit(adapter)
+            audit(adapter)
 
     def two_workers(self) -> Found:
         with sending(self.place) as adapter:
@@ -112,17 +92,13 @@ class Bench:
                 for name, values in self._drains(adapter, workers, adapter.kind):
                     if name.startswith("drain"):
                         yield "drain.two", values
-            self._audit(adapter)
+            audit(adapter)
 
     def _again(self, number: int) -> float:
         try:
             return self.place.started(number, 1, self.scale.crash)
         except Failed:
             raise Failed(f"the job did not run again within {self.scale.crash:g} s of kill -9") from None
-
-    def _audit(self, adapter: Adapter) -> None:
-        if "audit" in adapter.ways and (findings := adapter.ask("audit", limit=120)["findings"]):
-            raise Failed(f"the audit found: {findings[:3]}")
 
     def _idle(self, workers: Workers) -> Found:
         pids = workers.pids()
@@ -216,7 +192,12 @@ class Bench:
             with working(self.place):
                 again = self._again(first + 1)
             yield "crash.return", [again - begin]
-            self._audit(adapter)
+            audit(adapter)
+
+
+def audit(adapter: Adapter) -> None:
+    if "audit" in adapter.ways and (findings := adapter.ask("audit", limit=120)["findings"]):
+        raise Failed(f"the audit found: {findings[:3]}")
 
 
 def _quantile(values: list[float], percent: int) -> float:

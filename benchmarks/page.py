@@ -43,17 +43,18 @@ python -m benchmarks peers --only penstock,rq,arq --measure drain,latency
 ```
 
 Every system has its own virtual environment with the newest versions, documented settings chosen for speed, and the
-same server, fresh for each part: {server}, append-only file, fsync every second, memory at
-hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's
-settings say *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a
-trial is noisy, and Penstock's own `-c` was not tried this way. Systems are measured in turns, one repeat of each
-in every round; a repeat of enqueueing is the fastest of ten slices, for the time of a round trip on a machine like this
-depends on where its scheduler has put both sides. Each figure is the best of its repeats; ± is how far
-they lie apart, as a share of the largest. A job writes the moment of its start into shared memory and does nothing
-else. Workers are warm and held still while the queue is filled, then let go. The *bare loop* is the least that a job
-queue can do with a script: take 100 jobs, note who has them, decode them, run each as a task, settle them with the next
-call; it knows no states, retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of
-Penstock ends with an audit of all that is stored.
+same server, fresh for each part: {server}, append-only file, fsync every second, not written anew meanwhile, memory
+at hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's settings say
+*tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a trial is
+noisy, and Penstock's own `-c` was not tried this way. Systems are measured in turns, one repeat of each in every
+round. Enqueueing takes shorter turns, for what a round trip takes on a machine like this changes with the minute, and
+with where its scheduler has put both sides: a repeat is the fastest of ten slices, and all systems have had one slice
+before any has the next. Each figure is the best of its repeats; ± is how far they lie apart, as a share of the
+largest. A job writes the moment of its start into shared memory and does nothing else. Workers are warm and held
+still while the queue is filled, then let go. The *bare loop* is the least that a job queue can do with a script: take
+100 jobs, note who has them, decode them, run each as a task, settle them with the next call; it knows no states,
+retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of Penstock ends with an
+audit of all that is stored.
 """
 
 

@@ -5,13 +5,14 @@ import platform
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from benchmarks import server
-from benchmarks.adapter import Failed, Place
+from benchmarks import server, turns
+from benchmarks.adapter import Failed, Place, sending
 from benchmarks.environments import CannotInstall, versions
 from benchmarks.figures import GROUPS, MEASURES, Figure, Results
 from benchmarks.measures import Bench, Found, Scale
@@ -21,7 +22,6 @@ Say = Callable[[str], None]
 Programs = Callable[[System], Path]  #: makes sure that a system is installed, and tells where
 
 PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Found]], ...]] = (
-    (("enqueue",), Bench.enqueue),
     (("memory",), Bench.memory),
     (("start", "idle", "latency", "lateness", "drain", "cost"), Bench.one_worker),
     (("drain",), Bench.two_workers),
@@ -40,11 +40,14 @@ def run(
 ) -> Results:
     """Measure one system after the other, in rounds; what waits for a lost worker runs for all at once, at the end.
 
-    A round has one repeat of each: a machine that is slow for some minutes is so for all systems alike.
+    A round has one repeat of each: a machine that is slow for some minutes is so for all systems alike. Enqueueing is
+    measured in shorter turns, before the rounds.
     """
     begin, scale = time.monotonic(), scale or Scale()
     made = _Run(programs, say, frozenset(groups), replace(scale, repeats=1))
     installed = [system for system in systems if made.install(system)]
+    if "enqueue" in made.groups:
+        made.enqueue(installed, scale)
     for number in range(scale.repeats):
         for system in installed:
             made.round(system, frozenset(ONCE if number else ()))
@@ -72,6 +75,25 @@ class _Run:
             self._failed(system, f"cannot be installed here: {error}")
             return False
         return True
+
+    def enqueue(self, systems: list[System], scale: Scale) -> None:
+        with ExitStack() as stack:
+            senders = [one for system in systems if (one := self._sender(system, stack))]
+            for system, measure, values in turns.enqueue(senders, scale):
+                self._found(Figure(system.name, measure, values), system, self.groups)
+            for one in senders:
+                if one.failure:
+                    self._failed(one.system, f"enqueue: {one.failure}")
+
+    def _sender(self, system: System, stack: ExitStack) -> turns.Sender | None:
+        one, folder = stack.enter_context(server.running())
+        self.results.server = one.version
+        place = Place(system, self._programs(system), one.url, folder)
+        try:
+            return turns.Sender(place, stack.enter_context(sending(place)))
+        except Failed as error:
+            self._failed(system, f"enqueue: {error}")
+            return None
 
     def round(self, system: System, without: frozenset[str]) -> None:
         groups = self.groups - without

@@ -17,7 +17,10 @@ import redis
 
 from penstock.server.binary import environment, find_binary
 
-SETTINGS: Final = ("--save", "", "--appendonly", "yes", "--appendfsync", "everysec")
+SETTINGS: Final = (
+    *("--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
+    *("--auto-aof-rewrite-percentage", "0"),  # it would fall into the time of one measurement or another
+)
 
 
 @dataclass(frozen=True, slots=True)
