@@ -49,3 +49,11 @@ async def test_nobody_has_to_call_it(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     assert await states(engine) == {"a": "ready"}
     assert await audit(engine) == []
+
+
+async def test_what_grows_is_never_searched_from_its_beginning(engine: Engine) -> None:
+    await engine.init()
+    client = await raw(engine)
+    names = ("jobs", "payloads", "results", "attempts", "unique", "waiting", "stats", "logs", "lanes", "ready")
+    kept = {name: (await client.object("encoding", engine.keys(name))).decode() for name in names}
+    assert kept == {name: "skiplist" if name == "ready" else "hashtable" for name in names}
