@@ -5,7 +5,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.scripts import SCHEMA
 from tests.conftest import Clock
-from tests.engine.factories import dump, enqueue, happened, new_job, populate, raw, states
+from tests.engine.factories import TestWorker, dump, enqueue, happened, new_job, populate, raw, states
 
 
 async def test_it_makes_every_key_with_its_type(engine: Engine, clock: Clock) -> None:
@@ -51,9 +51,27 @@ async def test_nobody_has_to_call_it(engine: Engine) -> None:
     assert await audit(engine) == []
 
 
-async def test_what_grows_is_never_searched_from_its_beginning(engine: Engine) -> None:
+async def encodings(engine: Engine) -> dict[str, str]:
+    client = await raw(engine)
+    return {name: (await client.object("encoding", engine.keys(name))).decode() for name in KINDS}
+
+
+async def test_what_every_job_goes_through_is_never_searched_from_its_beginning(engine: Engine) -> None:
+    await engine.init()
+    found = await encodings(engine)
+    hashes = ("jobs", "payloads", "results", "attempts", "unique", "waiting", "stats", "logs", "lanes")
+    assert {found[name] for name in hashes} == {"hashtable"}
+    assert {found[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
+
+
+async def test_a_worker_sees_to_that_after_the_server_was_started_anew(engine: Engine) -> None:
     await engine.init()
     client = await raw(engine)
-    names = ("jobs", "payloads", "results", "attempts", "unique", "waiting", "stats", "logs", "lanes", "ready")
-    kept = {name: (await client.object("encoding", engine.keys(name))).decode() for name in names}
-    assert kept == {name: "skiplist" if name == "ready" else "hashtable" for name in names}
+    for name in ("ready", "leases", "held", "holders"):  # as a server loads what is short
+        await client.delete(engine.keys(name))
+        await client.zadd(engine.keys(name), {"": 0})
+    assert (await encodings(engine))["leases"] == "listpack"
+    await TestWorker(engine).register()
+    found = await encodings(engine)
+    assert {found[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
+    assert await audit(engine) == []

@@ -5,6 +5,7 @@
 -- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons batches logs
 -- keys: ready held holders leases idle cancels keepers roster deaths
 -- keys: openings scheduled timers workers retired dead finished tombs ticks chores events
+-- include: trees
 -- args: none
 -- returns: the schema version found or made
 local found = call('HGET', meta, 'schema')
@@ -18,9 +19,7 @@ for _, key in ipairs({ queues, nodes, calls, counts, limits, crons, batches }) d
 for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths }) do
   call('ZADD', key, 0, '')
 end
--- The same of up to 128 short members: a set that had a long one stays a tree. Its sentinel cannot be that, for it comes first.
-call('ZADD', ready, 0, string.rep('.', 65))
-call('ZREM', ready, string.rep('.', 65))
+be_trees()
 for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks, chores }) do
   call('ZADD', key, 'inf', '')
 end

@@ -1,6 +1,6 @@
 -- register: a worker begins its life. Its id names one incarnation and is never used again.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish life
+-- include: record mail label header write waiters lanes owners batches move line enter finish life trees
 -- args: worker, life in ms, information as JSON, the names of its queues or *
 -- returns: ok | retired
 local worker = ARGV[1]
@@ -11,4 +11,5 @@ heard(tonumber(ARGV[2]))
 rouse(worker)
 call('HSET', nodes, worker, cmsgpack.pack({ ARGV[3], names, tonumber(ARGV[2]), now }))
 call('ZADD', workers, now + ARGV[2], worker)
+be_trees()
 return 'ok'
