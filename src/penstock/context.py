@@ -15,9 +15,11 @@ from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
-log = logging.getLogger("penstock.job")
 
+JOB_LOGGER: Final = "penstock.job"  #: what jobs say themselves, which is kept with them anyway
 PACE: Final = 0.25  #: seconds between two times that a job's progress is passed on
+
+log = logging.getLogger(JOB_LOGGER)
 
 
 class Reporter(Protocol):
@@ -142,7 +144,6 @@ class JobContext(msgspec.Struct, eq=False):
         told: dict[str, Any] = {"job": self.id, "task": self.task, "attempt": self.attempt}
         if self._sink is not None:
             self._sink.line(self, "info", str(text))
-            told["kept"] = True
         log.info("%s", text, extra=told)
 
     def keep(self, level: str, text: str) -> None:

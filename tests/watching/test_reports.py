@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -111,12 +114,62 @@ async def test_lines_arrive_while_the_job_runs(app: Penstock) -> None:
         go.set()
 
 
-async def test_what_is_logged_outside_of_jobs_is_not_kept_and_the_handler_goes_with_the_worker(app: Penstock) -> None:
-    before = list(logging.getLogger().handlers)
+async def test_what_is_logged_outside_of_jobs_is_not_kept_and_capturing_ends_with_the_worker(app: Penstock) -> None:
+    handlers, factory = list(logging.getLogger().handlers), logging.getLogRecordFactory()
     async with app.worker():
-        assert len(logging.getLogger().handlers) == len(before) + 1
+        assert logging.getLogRecordFactory() is not factory
         logging.getLogger("shop").error("outside")
-    assert logging.getLogger().handlers == before
+        assert logging.getLogger().handlers == handlers
+        async with app.worker():
+            pass
+    assert logging.getLogRecordFactory() is factory
+
+
+async def test_who_makes_log_records_in_another_way_meanwhile_goes_on_to(app: Penstock) -> None:
+    factory = logging.getLogRecordFactory()
+    try:
+        async with app.worker():
+            ours = logging.getLogRecordFactory()
+            logging.setLogRecordFactory(partial(ours))
+            theirs = logging.getLogRecordFactory()
+            assert logging.makeLogRecord({"msg": "from elsewhere"}).msg == "from elsewhere"
+        assert logging.getLogRecordFactory() is theirs
+        assert logging.makeLogRecord({"msg": "later"}).msg == "later"
+    finally:
+        logging.setLogRecordFactory(factory)
+
+
+PROGRAM = """
+import asyncio, logging, sys
+from penstock import Penstock
+
+app = Penstock(sys.argv[1], url=sys.argv[2])
+
+@app.task(name="fails", retries=0)
+async def fails() -> None:
+    raise ValueError("boom")
+
+async def main() -> None:
+    await fails.enqueue()
+    async with app.worker() as worker:
+        logging.getLogger("shop").warning("as without a worker")
+        await worker.until_idle()
+        if sys.argv[3:]:
+            logging.basicConfig(level=logging.INFO, format="mine %(message)s")
+            logging.getLogger("shop").info("as it was set up")
+    await app.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("sets_up", [False, True])
+def test_a_program_with_a_worker_logs_as_it_does_without(app: Penstock, url: str, sets_up: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, app.name, url, *(["basicConfig"] if sets_up else [])]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    assert "as without a worker" in told
+    assert "boom" in told
+    assert ("mine as it was set up" in told) == sets_up
 
 
 async def test_capturing_can_be_turned_off(url: str, app: Penstock) -> None:

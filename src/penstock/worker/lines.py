@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from penstock.context import PACE, JobContext, context_or_none
+from penstock.context import JOB_LOGGER, PACE, JobContext, context_or_none
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
 
@@ -102,32 +102,44 @@ class Lines:
             log.warning("lines of %d jobs could not be kept: %s", len(rows), error)
 
 
-class Capture(logging.Handler):
-    """Has what is logged while a job runs kept with it."""
+class Capture:
+    """Makes log records, and has what is logged while a job runs kept with it.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        context = context_or_none()
-        if context is not None and not hasattr(record, "kept"):
-            try:
-                text = self.format(record)
-            except Exception:  # noqa: BLE001  (a record that cannot be formatted is its writer's mistake, not the job's)
-                text = str(record.msg)
-            context.keep(record.levelname.lower(), text)
+    It is no handler: with one at the root, `logging.basicConfig()` would do nothing, and of a program that sets up no
+    logging nobody would see the warnings.
+    """
+
+    def __init__(self, level: str) -> None:
+        self._level = logging.getLevelNamesMapping()[level]
+        self._format = logging.Formatter().format
+        self.make: Callable[..., logging.LogRecord] = logging.getLogRecordFactory()
+        self.is_on = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self.make(*args, **kwargs)
+        context = context_or_none() if self.is_on else None
+        if context is not None and record.name != JOB_LOGGER and (record.levelno or 0) >= self._level:
+            context.keep(record.levelname.lower(), self._text(record))
+        return record
+
+    def _text(self, record: logging.LogRecord) -> str:
+        try:
+            return self._format(record)
+        except Exception:  # noqa: BLE001  (a record that cannot be formatted is its writer's mistake, not the job's)
+            return str(record.msg)
 
 
 @contextmanager
 def captured(level: str) -> Iterator[None]:
     """While a worker runs; `OFF` keeps only what jobs log themselves."""
-    if level == "OFF":
+    if level == "OFF" or isinstance(logging.getLogRecordFactory(), Capture):  # that of another worker in this process
         yield
         return
-    handler = Capture(level)
-    root = logging.getLogger()
-    if any(isinstance(one, Capture) for one in root.handlers):  # of another worker in this process
-        yield
-        return
-    root.addHandler(handler)
+    capture = Capture(level)
+    logging.setLogRecordFactory(capture)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        capture.is_on = False
+        if logging.getLogRecordFactory() is capture:  # else somebody else goes on to use it
+            logging.setLogRecordFactory(capture.make)
