@@ -312,7 +312,7 @@ class Penstock:
         priority: int | None = None,
         progress: bool = False,
         return_exceptions: Literal[False] = False,
-        on_error: OnError = "keep",
+        on_error: OnError = "cancel",
     ) -> list[R]: ...
     @overload
     async def map(
@@ -324,7 +324,7 @@ class Penstock:
         priority: int | None = None,
         progress: bool = False,
         return_exceptions: bool,
-        on_error: OnError = "keep",
+        on_error: OnError = "cancel",
     ) -> list[R | PenstockError]: ...
     async def map(
         self,
@@ -335,11 +335,13 @@ class Penstock:
         priority: int | None = None,
         progress: bool = False,
         return_exceptions: bool = False,
-        on_error: OnError = "keep",
+        on_error: OnError = "cancel",
     ) -> Any:
         """A job for each row, at most `limit` at once; their results in the order of the rows.
 
         If one fails, its JobFailed is raised once all have ended, or returned in its place with `return_exceptions`.
+        If a row does not fit the task, or cannot be sent, those before it are cancelled; with `on_error="keep"` they stay
+        in an open batch.
         """
         batch = self.batch(task.name, limit=limit, priority=priority, on_error=on_error)
         results = await map_rows(batch, task, rows, progress=progress)
@@ -356,7 +358,7 @@ class Penstock:
         limit: int | None = None,
         priority: int | None = None,
         progress: bool = False,
-        on_error: OnError = "keep",
+        on_error: OnError = "cancel",
     ) -> list[R]:
         """The same from blocking code."""
         if running_on_loop():

@@ -29,7 +29,7 @@ from penstock.handle import Job, any_job
 from penstock.hub import Hub
 from penstock.producer import made_of, pages_sync
 from penstock.task import Call
-from penstock.times import Duration
+from penstock.times import Duration, patience
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -214,13 +214,14 @@ class Batch:
         """How many of its own members run at this moment."""
         return (await LaneViews(self._hub().engine.link).one(f"batch:{self.id}")).in_use
 
-    async def wait(self, timeout: float | None = None) -> BatchStatus:
+    async def wait(self, timeout: Duration | None = None) -> BatchStatus:
         """How it ended, once it has; TimeoutError if it has not by then. From any process, before or after the end."""
+        seconds = patience(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 return await self._wait()
         except TimeoutError:
-            raise TimeoutError(f"batch {self.id} has not ended within {timeout} s") from None
+            raise TimeoutError(f"batch {self.id} has not ended within {seconds} s") from None
 
     async def _wait(self) -> BatchStatus:
         async with self._hub().waiter.news(f"{{end}}{self.id}") as news:
@@ -230,7 +231,7 @@ class Batch:
                     return status
                 await news.wait()
 
-    def wait_sync(self, timeout: float | None = None) -> BatchStatus:
+    def wait_sync(self, timeout: Duration | None = None) -> BatchStatus:
         _not_on_loop("wait_sync() would block the event loop that may have to run the members: await wait()")
         return self._hub().run(self.wait(timeout))
 

@@ -17,7 +17,7 @@ from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, Pen
 from penstock.events import JobEvents, Since
 from penstock.hub import Hub
 from penstock.job import FINISHED, Attempt, Header, State
-from penstock.times import Duration, instant, milliseconds
+from penstock.times import Duration, instant, milliseconds, patience
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -92,30 +92,32 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def status_sync(self) -> JobStatus:
         return status_of(self._hub.views.job_sync(self.id), self.id, self._redact)
 
-    async def result(self, timeout: float | None = None) -> R_co:
+    async def result(self, timeout: Duration | None = None) -> R_co:
         """The task's return value, once it is there.
 
         JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
         """
         if self._watched is not None:
             return self._outcome(self._watched)
-        if timeout is not None and timeout <= 0:
+        seconds = patience(timeout)
+        if seconds is not None and seconds <= 0:
             return self._outcome(self._ended(await self._hub.views.job(self.id)))
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 return self._outcome(await self._hub.waiter.wait(self.id))
         except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended within {timeout} s") from None
+            raise TimeoutError(f"job {self.id} has not ended within {seconds} s") from None
 
-    def result_sync(self, timeout: float | None = None) -> R_co:
+    def result_sync(self, timeout: Duration | None = None) -> R_co:
         """The same from blocking code."""
         if self._watched is not None:
             return self._outcome(self._watched)
         if running_on_loop():
             raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
-        if timeout is not None and timeout <= 0:
+        seconds = patience(timeout)
+        if seconds is not None and seconds <= 0:
             return self._outcome(self._ended(self._hub.views.job_sync(self.id)))
-        return self._outcome(self._hub.wait_sync(self.id, timeout))
+        return self._outcome(self._hub.wait_sync(self.id, seconds))
 
     def _ended(self, record: Record | None) -> Watched:
         """How it has ended, for those who do not wait."""

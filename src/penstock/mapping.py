@@ -23,9 +23,9 @@ async def map_rows(
         async for row in each(rows):
             yield task.call(row)
 
-    async with batch, shown(batch, sys.stderr if progress else None):
-        jobs = await batch.add_many(calls())
-        await batch.seal()
+    async with shown(batch, sys.stderr if progress else None):
+        async with batch:
+            jobs = await batch.add_many(calls())
         found = {job.id: await _outcome(job) async for job in batch.as_completed()}
     # What `unique` or `id` found is no member: it is waited for by itself.
     return [found[job.id] if job.id in found else await _outcome(job) for job in jobs]

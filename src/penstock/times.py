@@ -28,6 +28,15 @@ def milliseconds(value: Duration, what: str = "duration") -> int:
     return round(found)
 
 
+def patience(value: Duration | None) -> float | None:
+    """A time-out in seconds; None is to wait for ever, and nothing or less not to wait at all."""
+    if value is None or value == math.inf:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return milliseconds(value, "timeout") / 1_000
+    return value
+
+
 def _parse(value: object) -> float | None:
     match value:
         case bool():

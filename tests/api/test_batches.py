@@ -118,6 +118,17 @@ async def test_map_gives_results_in_the_order_of_rows(app: Penstock, tasks: Task
         assert [type(one) for one in both] == [JobFailed, JobFailed]
 
 
+async def test_map_leaves_nothing_behind_if_a_row_does_not_fit(app: Penstock, tasks: Tasks) -> None:
+    rows: list[Any] = [*range(PAGE + 50), "no number"]
+    with pytest.raises(BadArguments):
+        await app.map(tasks.double, rows)
+    found = [one async for one in app.hub.views.batches()]
+    assert [(one.state, one.pending, one.open) for one in found] == [("ended", 0, False)]
+    with pytest.raises(BadArguments):
+        await app.map(tasks.double, rows, on_error="keep")
+    assert sorted([one.open async for one in app.hub.views.batches()]) == [False, True]
+
+
 async def test_map_shows_how_far_it_has_come(app: Penstock, tasks: Tasks, capsys: pytest.CaptureFixture[str]) -> None:
     async with app.worker():
         await app.map(tasks.double, range(5), progress=True)

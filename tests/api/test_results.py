@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from penstock import JobCancelled, JobFailed, JobNotFound, Penstock, PenstockError, ResultExpired
+from penstock import BadOption, JobCancelled, JobFailed, JobNotFound, Penstock, PenstockError, ResultExpired
 from penstock.engine.engine import PAGE
 from penstock.handle import Job
 from tests.api.looks import commands, connections, eventually, in_state, kill_connections, on_both, own_app, twin
@@ -507,3 +507,20 @@ async def test_without_waiting_the_result_of_a_finished_job_is_there_and_of_anot
     assert await asyncio.to_thread(job.result_sync, 0) == 42
     with pytest.raises(JobNotFound):
         await double.job("nobody").result(timeout=0)
+
+
+@pytest.mark.parametrize("timeout", ["20ms", timedelta(milliseconds=20), 0.02])
+async def test_a_time_out_is_written_like_other_times(app: Penstock, timeout: Any) -> None:
+    @app.task(name="later")
+    async def later() -> None: ...
+
+    job = await later.using(delay="1h").enqueue()
+    with pytest.raises(TimeoutError, match=r"within 0\.02 s"):
+        await job.result(timeout)
+    batch = await app.batch().open()
+    with pytest.raises(TimeoutError, match=r"within 0\.02 s"):
+        await batch.wait(timeout)
+    with pytest.raises(TimeoutError, match=r"within 0\.02 s"):
+        await asyncio.to_thread(job.result_sync, timeout)
+    with pytest.raises(BadOption, match="timeout='soon'"):
+        await job.result("soon")
