@@ -340,8 +340,8 @@ class Penstock:
         """A job for each row, at most `limit` at once; their results in the order of the rows.
 
         If one fails, its JobFailed is raised once all have ended, or returned in its place with `return_exceptions`.
-        If a row does not fit the task, or cannot be sent, those before it are cancelled; with `on_error="keep"` they stay
-        in an open batch.
+        If a row does not fit the task, or cannot be sent, those before it are cancelled; with `on_error="keep"` they
+        stay in an open batch.
         """
         batch = self.batch(task.name, limit=limit, priority=priority, on_error=on_error)
         results = await map_rows(batch, task, rows, progress=progress)
