@@ -49,7 +49,8 @@ class Producer:
         """Send any number of jobs, a page per call; what became of them, page by page.
 
         Two pages are on their way at a time, so that the server has the next when it is done with one, while another is
-        got ready here. They follow each other on one connection: so they stay in their order, also in an ordered lane.
+        got ready here. They follow each other on one connection, and each says which job must be there before it: so
+        they stay in their order, also in an ordered lane.
         """
         sent: deque[_Sent] = deque()
         try:
@@ -67,8 +68,8 @@ class Producer:
             await _arrival([one.answers for one in sent])
 
     def _send(self, page: list[NewJob], sent: "deque[_Sent]") -> None:
-        call = self._engine.enqueue(page)
-        last = sent[-1].answers if sent else None
+        last, behind = (sent[-1].answers, sent[-1].page[-1].id) if sent else (None, "")
+        call = self._engine.enqueue(page, behind)
         sent.append(_Sent(page, call, asyncio.ensure_future(self._engine.link.together(call, after=last))))
 
 

@@ -1,8 +1,9 @@
 """cap: at most so many jobs of a queue run at once, or wait in it."""
 
+from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.views import Views
-from tests.engine.factories import TestWorker, enqueue, happened, new_job, states
+from tests.engine.factories import TestWorker, enqueue, happened, lane, new_job, states
 
 
 async def test_no_more_start_than_the_limit_allows_and_an_end_makes_room(engine: Engine) -> None:
@@ -96,3 +97,19 @@ async def test_all_settings_of_a_queue_live_side_by_side(engine: Engine) -> None
     assert len(await worker.lease(9)) == 2
     await engine.cap("default", most=-1)
     assert (await Views(engine).queue_settings())["default"] == (False, None, None)
+
+
+async def test_a_job_that_waits_in_a_lane_does_not_start_before_better_ones_in_line(engine: Engine) -> None:
+    worker = await TestWorker(engine, queues=("q",)).register()
+    other = await TestWorker(engine, queues=("z",)).register()
+    await engine.cap("q", 1)
+    both = [lane("a"), "lock:t"]
+    await enqueue(engine, new_job("z", queue="z", lanes=["lock:t"]), new_job("b", queue="q", priority=10, lanes=both))
+    waiting = [new_job(f"a{n}", queue="q", priority=90, lanes=[lane("a")]) for n in range(1, 9)]
+    await enqueue(engine, new_job("urgent", queue="q", priority=11), *waiting)
+    await other.lease()
+    started: list[str] = []
+    for _ in range(3):  # the first may have looked at no more than the one that has to wait for the lock
+        started += [lease.id for lease in await worker.lease(2)]
+    assert started == ["urgent"]
+    assert await audit(engine) == []

@@ -1,6 +1,7 @@
 """enqueue: nothing → ready or scheduled; the same id or a taken unique key makes no second job."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ import pytest
 
 from penstock.engine.answers import Placed
 from penstock.engine.audit import audit
-from penstock.engine.engine import ALIKE, PAGE, Engine
+from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
 from penstock.engine.mend import reconcile
 from penstock.engine.scripts import EVENTS_KEPT
 from penstock.engine.views import Views
+from penstock.errors import QueueFull
+from penstock.producer import Producer
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
 
@@ -336,6 +339,51 @@ async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(
     first, _, last = await engine.link.together(*calls)
     assert [placed.word for placed in calls[0].decode(first) + calls[2].decode(last)] == ["created"] * 3
     assert [verb for verb, *_ in await happened(engine)] == ["pause", "enqueue", "enqueue", "pause", "enqueue"]
+
+
+async def in_line(engine: Engine) -> list[str]:
+    """The ids of one queue's jobs, in their order."""
+    line = await (await raw(engine)).zrange(engine.keys("ready"), "[q\x1f", "(q ", bylex=True)
+    return [member.decode().rpartition("\x1f")[2] for member in line]
+
+
+async def sent_in_pages(engine: Engine, number: int) -> list[NewJob]:
+    """Pages that follow each other at once, for a queue of their own."""
+    for _ in range(3):
+        await enqueue(engine, new_job(queue="other"))  # the connection is at hand
+    header = new_job(queue="q").header
+    jobs = [NewJob(f"j{n:04}", header, b"") for n in range(number)]
+    with suppress(QueueFull):
+        async for _ in Producer(engine, 5.0).enqueue_many(jobs):
+            pass
+    return jobs
+
+
+@pytest.mark.parametrize("number", [ALIKE + 1, ALIKE + 100, 3 * ALIKE - 1])
+async def test_no_page_is_taken_before_one_that_does_not_fit(engine: Engine, number: int) -> None:
+    await engine.cap("q", most=100)
+    jobs = await sent_in_pages(engine, number)
+    assert await in_line(engine) == [job.id for job in jobs[:100]]
+    assert await audit(engine) == []
+
+
+@pytest.mark.parametrize("known", [0, 100, ALIKE])
+async def test_pages_keep_their_order_where_some_of_their_jobs_are_there_already(engine: Engine, known: int) -> None:
+    header = new_job(queue="q").header
+    await engine.enqueue([NewJob(f"j{known:04}", header, b"")])
+    jobs = await sent_in_pages(engine, 3 * ALIKE)
+    found = await in_line(engine)
+    assert found[0] == f"j{known:04}"
+    assert found[1:] == [job.id for job in jobs if job.id != found[0]]
+
+
+async def test_a_page_behind_one_that_is_not_there_is_taken_when_it_is_sent_again(engine: Engine) -> None:
+    await enqueue(engine, new_job("before"))
+    for behind in ("before", "nobody"):
+        for jobs in ([new_job()], [new_job(), new_job()], [new_job(), new_job(task="other", due=5)]):
+            assert {placed.word for placed in await engine.enqueue(jobs, behind)} == {"created"}
+            assert {placed.word for placed in engine.enqueue(jobs, behind).sync()} == {"created"}
+    assert await audit(engine) == []
 
 
 # What spares a look (meta: asleep, settings)

@@ -98,8 +98,9 @@ class Engine:
 
     # Entering the line
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Placed]]:
-        if len(jobs) == 1:
+    def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> Call[list[Placed]]:
+        """Put jobs into line. `behind`: the last job of a call that was sent just before and is not answered yet."""
+        if len(jobs) == 1 and not behind:
             (job,) = jobs
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
@@ -113,8 +114,10 @@ class Engine:
             before = packed
         alike = header is not None and not any(args[4::3]) and is_plain(header)
         _page(jobs, ALIKE if alike else PAGE)
+        if behind:
+            args.append(behind)
         read = partial(answers.read_placed, [job.id for job in jobs])
-        return self.link.call("enqueue", tuple(args), read, few=alike)
+        return self.link.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
 
     def _form_of(self, header: Header) -> tuple[bytes, bool]:
         """A header packed, and whether it is plain; mostly it is that of the job before, and known."""

@@ -29,6 +29,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     args: tuple[Argument, ...]
     decode: Callable[[Any], T]
     few: bool = False  #: is it sent with few keys, as these will mostly do? An empty answer asks for all of them
+    behind: bool = False  #: does its last argument say what must be there before it? An empty answer: it is not
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.link.run(self).__await__()
@@ -68,8 +69,16 @@ class Link:
         self._scripts = load(test=test_clock is not None)
         self._starts: dict[tuple[str, str, bool], tuple[int, bytes]] = {}  #: how commands begin, of how many words
 
-    def call(self, verb: str, args: tuple[Argument, ...], decode: Callable[[Any], T], *, few: bool = False) -> Call[T]:
-        return Call(self, self._scripts[verb], args, decode, few)
+    def call(
+        self,
+        verb: str,
+        args: tuple[Argument, ...],
+        decode: Callable[[Any], T],
+        *,
+        few: bool = False,
+        behind: bool = False,
+    ) -> Call[T]:
+        return Call(self, self._scripts[verb], args, decode, few, behind)
 
     async def run(self, call: Call[T]) -> T:
         """Send one call, again if need be, and decode its answer."""
@@ -86,7 +95,9 @@ class Link:
         """
         begin = time.monotonic()
         answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin, after)
-        if len(calls) == 1 and calls[0].few and not answers[0]:
+        if len(calls) == 1 and (calls[0].few or calls[0].behind) and not answers[0]:
+            if after is not None:
+                await asyncio.wait([after])  # it was asked for all keys, too
             answers = await self._answers(_with_all_keys(calls), begin, after)
         if self.spy is not None:
             for call, answer in zip(calls, answers, strict=True):
@@ -150,8 +161,9 @@ class Link:
         """Send one call from blocking code."""
         begin = time.monotonic()
         answer = self._answer_sync(call, begin)
-        if call.few and not answer:
-            answer = self._answer_sync(replace(call, few=False), begin)
+        if (call.few or call.behind) and not answer:
+            (again,) = _with_all_keys([call])
+            answer = self._answer_sync(again, begin)
         if self.spy is not None:
             self.spy.saw(call, answer)
             self.spy.after_sync(call.script.name)
@@ -261,4 +273,9 @@ class Link:
 
 def _with_all_keys(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
     """The same. Of several, one that had to be sent again for its keys would come after those that follow it."""
-    return [replace(call, few=False) if call.few else call for call in calls]
+    return [
+        replace(call, few=False, behind=False, args=call.args[:-1] if call.behind else call.args)
+        if call.few or call.behind
+        else call
+        for call in calls
+    ]

@@ -281,7 +281,8 @@ class Views:
             case "running":
                 return f"running since {_moment(header.started)} on {header.claim.split(SEPARATOR)[0]}"
             case _:
-                return f"{header.state} since {_moment(header.since)}" + (f": {header.reason}" if header.reason else "")
+                reason = "" if header.reason in {"", header.state} else f": {header.reason}"
+                return f"{header.state} since {_moment(header.since)}{reason}"
 
     async def _why_held(self, job_id: str, header: Header) -> str:
         stored = header.lanes[header.home - 1].partition(SEPARATOR)[0]

@@ -193,7 +193,7 @@ end
 
 -- What a lane would show next comes after those that are shown, so it has to wait while there may be more of these.
 begin_all(ids, 'ready')
-while not more and (#answer - 2) / 3 < want and answer[2] == 0 do
+while not more and not cut_short and (#answer - 2) / 3 < want and answer[2] == 0 do
   local waiting_ids = next_waiters(want - (#answer - 2) / 3)
   if #waiting_ids == 0 then break end
   begin_all(waiting_ids, 'held')

@@ -19,8 +19,10 @@ end
 
 -- look(queue, from, n) → the first n members of this line, from here on; not more than its limit allows.
 local function look(queue, from, n)
-  if quota[queue] and quota[queue] < n then n, cut_short = quota[queue], true end
-  return call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, n)
+  local most = math.min(n, quota[queue] or n)
+  local members = call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, most)
+  if most < n and #members == most then cut_short = true end
+  return members
 end
 
 -- take(ids, member, at): one more candidate; its id begins there in its member of `ready`, which is remembered. A second one is a
