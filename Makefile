@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+ALONE  := $(VENV)/.alone
 READY  := $(VENV)/.ready
 
 .PHONY: help demo test test-long bench bench-peers docs check format clean
@@ -10,14 +12,20 @@ READY  := $(VENV)/.ready
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
+# The package and what it needs itself, which is enough to see it run.
+$(ALONE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or newer; set PYTHON=python3.12 or so." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --group dev
+	$(PIP) --constraint constraints.txt --editable .
 	@touch $@
 
-demo: $(READY) ## see it run, on an embedded server
+# What its development needs, too; pip knows --group since 25.1.
+$(READY): $(ALONE)
+	$(PIP) 'pip>=25.1'
+	$(PIP) --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+demo: $(ALONE) ## see it run, on an embedded server
 	@$(BIN)/python -m penstock.demo
 
 test: $(READY) ## the tests, on real servers that they start themselves
@@ -37,7 +45,7 @@ docs: $(READY) $(VENV)/.docs ## the documentation, into site/
 	$(BIN)/zensical build --clean --strict
 
 $(VENV)/.docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group docs
+	$(PIP) --constraint constraints.txt --group docs
 	@touch $@
 
 check: $(READY) ## ruff, mypy --strict, import-linter, luacheck

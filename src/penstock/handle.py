@@ -242,7 +242,8 @@ def missing(job_id: str) -> JobNotFound:
 
 
 def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
-    text = f"job {job_id} of {header.task} is dead ({header.reason}) after {header.attempt} attempts"
+    number = "one attempt" if header.attempt == 1 else f"{header.attempt} attempts"
+    text = f"job {job_id} of {header.task} is dead ({header.reason}) after {number}"
     if not attempts:
         return text
     error = failure(attempts[-1])

@@ -5,7 +5,7 @@ import random
 import re
 import string
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -78,7 +78,7 @@ class TaskOptions:
         checked = {}
         for name, value in options.items():
             if (check := _CHECKS.get(name)) is None:
-                raise BadOption(unknown("option", name, _CHECKS))
+                raise BadOption(_unknown_option(name))
             checked[name] = check(value)
         if "delay" in checked and "at" in checked:
             raise BadOption("delay and at are two ways to say the same: use one of them")
@@ -127,12 +127,30 @@ _ELSEWHERE: Final = {
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
     """The text for a name that is not known: a guess, and all that are."""
     names = sorted(valid)
+    return f"unknown {what} {name[:60]!r};{guess(name, names)} valid are {', '.join(names)}"
+
+
+def guess(name: str, valid: Iterable[str]) -> str:
+    """The question whether another name was meant, after a blank; nothing if none is like it."""
+    names = sorted(valid)
     last = {one.rpartition(":")[2]: one for one in names}  # of a task's name, for most people leave out its module
     close = [last.get(one, one) for one in difflib.get_close_matches(name, [*names, *last], n=1)]
     if _ELSEWHERE.get(name) in names:
         close = [_ELSEWHERE[name]]
-    guess = f" did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {name[:60]!r};{guess} valid are {', '.join(names)}"
+    return f" did you mean {close[0]!r}?" if close else ""
+
+
+def meant(name: str, known: Collection[str]) -> list[str]:
+    """What a name may stand for: itself if it is known, else each that has it after its last colon."""
+    return [name] if name in known else [full for full in known if full.rpartition(":")[2] == name]
+
+
+def _unknown_option(name: str) -> str:
+    """`name` is none of those that a job may have, too: `@app.task` takes it for itself."""
+    if name == "name":
+        return "unknown option 'name': a task has one name, which only @app.task(name=…) gives it"
+    found = guess(name, [*_CHECKS, "name"])
+    return f"unknown option {name[:60]!r};{found} valid are {', '.join(sorted(_CHECKS))}; and for @app.task name"
 
 
 def queue_name(value: object) -> str:

@@ -30,7 +30,7 @@ def sleeping(shell: Shell, task: str, seconds: float) -> tuple[str, Path]:
 def test_enqueue_prints_the_id_and_a_burst_worker_runs_the_job(shell: Shell) -> None:
     out, err = shell.run("enqueue", "tasks:send", '{"user": 7}')
     (job_id,) = out.split()
-    assert not err
+    assert "no live worker serves queue 'mail'" in err
     process = shell.start("worker", "--burst", "-c", "3", "-v")
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -214,6 +214,7 @@ def test_sigterm_lets_the_running_job_finish(shell: Shell) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "no more jobs are taken" in err
+    assert "stopped: every process of this worker has ended" in err
     assert shell.json("job", "show", job_id)["result"] == "rested"
 
 

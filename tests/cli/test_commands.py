@@ -140,7 +140,7 @@ CASES = {
     ),
     "queue purge": Case(
         "idle --dry-run",
-        "idle 1 jobs waited, 0 cancelled",
+        "idle 1 job waited, 0 cancelled",
         "queue matched cancelled",
         (("idle", 2, "--yes"), ("nowhere --yes", 7, "nowhere")),
     ),
@@ -154,14 +154,14 @@ CASES = {
         "{dead2}",
         "job {dead2} error ValueError: unlucky",
         "group job",
-        (("nothing", 7, "no job 'nothing'"), ("{done}", 1, "not dead")),
+        (("nothing", 7, "no group of dead jobs and no job 'nothing'"), ("{done}", 1, "not dead")),
     ),
     "dead retry": Case(
         "{dead3}",
         "{dead3} 1 match, 1 retried",
         "what kind matched retried",
         (
-            ("nothing", 7, "no job 'nothing'"),
+            ("nothing", 7, "no group of dead jobs and no job 'nothing'"),
             ("", 2, "say which"),
             ("a b --args [1]", 2, "one job"),
             ("{done}", 1, "not dead"),
@@ -174,7 +174,7 @@ CASES = {
         "what kind matched discarded",
         (
             ("{dead5}", 2, "--yes"),
-            ("nothing --yes", 7, "no job 'nothing'"),
+            ("nothing --yes", 7, "no group of dead jobs and no job 'nothing'"),
             ("{member} --yes", 1, "a batch that has not ended"),
             ("", 2, "say which"),
         ),

@@ -48,7 +48,7 @@ def test_what_destroys_asks_first(shell: Shell) -> None:
     assert "nothing was changed" in shown
     code, shown = on_terminal(shell, "queue", "purge", "mail", answer="y\n")
     assert code == 0
-    assert "1 jobs waited, 1 cancelled" in shown
+    assert "1 job waited, 1 cancelled" in shown
 
 
 OPEN = """

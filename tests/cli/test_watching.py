@@ -89,7 +89,7 @@ def test_job_retry_by_filter(shell: Shell, busy: dict[str, str]) -> None:
 
 
 def test_job_move_takes_what_waits_to_another_queue(shell: Shell, busy: dict[str, str]) -> None:
-    assert shell.run("job", "move", "--queue", "mail", "--to", "slow")[0] == "1 jobs moved\n"
+    assert shell.run("job", "move", "--queue", "mail", "--to", "slow")[0] == "1 job moved\n"
     assert shell.json("job", "show", busy["ready"])["queue"] == "slow"
     assert shell.json("job", "move", busy["ready"], "--to", "mail")["queue"] == "mail"
     shell.run("job", "move", "missing", "--to", "mail", code=7)
@@ -127,7 +127,7 @@ def test_queue_set_bounds_it_and_a_full_one_refuses(shell: Shell) -> None:
 def test_queue_purge_counts_first_and_wants_a_yes(shell: Shell, busy: dict[str, str]) -> None:
     assert shell.json("queue", "purge", "mail", "--dry-run") == {"queue": "mail", "matched": 1, "cancelled": 0}
     assert "--yes" in shell.run("queue", "purge", "mail", code=2)[1]
-    assert shell.run("queue", "purge", "mail", "--yes")[0] == "mail  1 jobs waited, 1 cancelled\n"
+    assert shell.run("queue", "purge", "mail", "--yes")[0] == "mail  1 job waited, 1 cancelled\n"
     assert shell.json("job", "show", busy["ready"])["reason"] == "purged"
     shell.run("queue", "purge", "nowhere", "--yes", code=7)
 
@@ -189,7 +189,7 @@ def test_dead_retry_by_id_group_filter_and_with_other_arguments(shell: Shell, bu
 def test_dead_discard_and_purge_want_a_yes(shell: Shell, busy: dict[str, str]) -> None:
     assert "--yes" in shell.run("dead", "discard", busy["first"], code=2)[1]
     assert shell.json("dead", "discard", busy["first"], "--yes")["discarded"] == 1
-    assert shell.run("dead", "purge", "--dry-run")[0].startswith("1 jobs match")
+    assert shell.run("dead", "purge", "--dry-run")[0].startswith("1 job matches")
     assert "--yes" in shell.run("dead", "purge", code=2)[1]
     assert shell.json("dead", "purge", "--yes") == {"matched": 1, "discarded": 1}
     assert shell.json("dead", "ls") == []
@@ -250,6 +250,33 @@ def test_cron_ls_says_when_nobody_runs_them(shell: Shell) -> None:
     out, err = shell.run("cron", "ls")
     assert "hourly" in out
     assert "no live workers" in err
+
+
+NAMED = """
+import asyncio, json
+from tasks import app, send
+
+async def main():
+    async with app:
+        for name in ("tasks:tick", "tasks:report", "other:report"):
+            await app.schedule(name).set(send.call(7), every="1h")
+        print(json.dumps(None))
+
+asyncio.run(main())
+"""
+
+
+def test_a_schedule_may_be_named_by_the_end_of_its_id(shell: Shell) -> None:
+    assert "no schedule 'tick' is known here; `penstock cron ls`" in shell.run("cron", "run", "tick", code=7)[1]
+    shell.script(NAMED)
+    assert shell.run("cron", "run", "tick")[0].startswith("tasks:tick@run-")
+    assert shell.run("cron", "pause", "tick")[0] == "tasks:tick  paused\n"
+    assert shell.json("cron", "resume", "tick")["schedule"] == "tasks:tick"
+    assert "did you mean 'tasks:tick'?" in shell.run("cron", "run", "tik", code=7)[1]
+    out, err = shell.run("cron", "pause", "tick", "report", code=7)  # two have it, and nothing is changed
+    assert not out
+    assert "did you mean" in err
+    assert "paused" not in {row["state"] for row in shell.json("cron", "ls")}
 
 
 def test_doctor_names_what_is_wrong_and_mends_it(shell: Shell, single: Server, busy: dict[str, str]) -> None:

@@ -74,6 +74,27 @@ async def test_members_come_in_many_posts_while_others_run_and_one_job_is_made_a
     assert (status.id, status.done, status.dead) == (ended["id"], 1_000, 1)
 
 
+async def test_tasks_of_a_batch_may_be_named_without_their_modules(app: Penstock, client: httpx.AsyncClient) -> None:
+    @app.task(name="shop:tell")
+    async def tell(status: BatchStatus) -> None: ...
+
+    @app.task(name="shop:send")
+    async def send(number: int) -> None: ...
+
+    ended: dict[str, list[str]] = {}
+    for end in ("then", "on_failure"):
+        path = f"{BATCHES}/{await opened(client, **{end: 'tell'})}"
+        added = await client.post(f"{path}/jobs", json=[{"task": "send", "args": [1]}, job(-1)])
+        assert [row["created"] for row in added.json()] == [True, True]
+        await client.post(f"{path}/seal")
+        await app.run_until_idle()
+        ended[end] = [one["task"] for one in await all_of(client, "jobs", task="tell")]
+    assert ended == {"then": ["shop:tell"], "on_failure": ["shop:tell"] * 2}
+    app.tasks["mail:tell"] = app.tasks["shop:tell"]
+    status, detail = problem(await client.post(BATCHES, json={"then": "tell"}))
+    assert (status, "mail:tell, shop:tell" in detail) == (422, True)
+
+
 async def test_what_has_finished_is_read_with_its_results_until_there_is_no_more(
     app: Penstock, client: httpx.AsyncClient
 ) -> None:

@@ -16,8 +16,8 @@ from tests.http.processes import TASKS, serve
 from tests.servers import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
-MORE = TASKS + '\n\n@app.task(name="send")\nasync def send(user: int, subject: str = "") -> None: ...\n'
-MORE += '\n\n@app.task(name="report")\nasync def report(status: dict[str, object]) -> None: ...\n'
+MORE = TASKS + '\n\n@app.task\nasync def send(user: int, subject: str = "") -> None: ...\n'
+MORE += "\n\n@app.task\nasync def report(status: dict[str, object]) -> None: ...\n"
 
 
 def commands() -> list[str]:

@@ -108,6 +108,47 @@ async def test_the_same_key_and_body_make_one_job_and_another_body_is_refused(cl
     assert many[1:] == (await client.post(JOBS, json=array, headers=key)).json()[1:]
 
 
+def named_in_modules(app: Penstock) -> None:
+    for name in ("shop:send", "mail:post", "shop:post", "shop:add"):
+
+        @app.task(name=name)
+        async def function(number: int = 0) -> None: ...
+
+
+async def test_a_task_may_be_named_without_its_module(app: Penstock, client: httpx.AsyncClient) -> None:
+    named_in_modules(app)
+    posted = await client.post(JOBS, json={"task": "send", "args": [7]})
+    assert posted.status_code == 201
+    many = (await client.post(JOBS, json=[{"task": "send"}, {"task": "post"}, {"task": "mail:post"}])).json()
+    assert [row.get("created") for row in many] == [True, None, True]
+    assert many[1]["problem"]["status"] == 422
+    ids = [posted.json()["id"], many[0]["id"], many[2]["id"]]
+    found = [(await client.get(f"{JOBS}/{one}")).json()["task"] for one in ids]
+    assert found == ["shop:send", "shop:send", "mail:post"]
+    whole = (await client.post(JOBS, json={"task": "add", "args": [1]})).json()["id"]  # it is the full name of one
+    assert (await client.get(f"{JOBS}/{whole}")).json()["task"] == "add"
+
+
+async def test_a_name_that_several_tasks_have_is_a_problem_that_names_them(
+    app: Penstock, client: httpx.AsyncClient
+) -> None:
+    named_in_modules(app)
+    found = await client.post(JOBS, json={"task": "post"})
+    detail = "several tasks are called 'post'; say which: mail:post, shop:post"
+    assert (found.status_code, found.json()["detail"]) == (422, detail)
+    assert await app.hub.views.counts() == {}
+
+
+async def test_a_key_makes_one_job_of_a_task_without_its_module(app: Penstock, client: httpx.AsyncClient) -> None:
+    named_in_modules(app)
+    key, job = {"Idempotency-Key": "short"}, {"task": "send", "args": [7]}
+    first = await client.post(JOBS, json=job, headers=key)
+    again = await client.post(JOBS, json=job, headers=key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    other = await client.post(JOBS, json={"task": "send", "args": [8]}, headers=key)
+    assert (other.status_code, first.json()["id"] in other.json()["detail"]) == (422, True)
+
+
 async def test_an_id_that_is_there_makes_no_second_job(client: httpx.AsyncClient) -> None:
     job = {"task": "add", "args": [1], "id": "mine/1"}
     first, second = await client.post(JOBS, json=job), await client.post(JOBS, json=job)
@@ -169,7 +210,14 @@ async def test_every_option_is_taken_by_its_name(app: Penstock, client: httpx.As
         ({"task": "add", "args": [1], "executor": "process"}, "executor"),
         ({"task": "add", "args": [1], "queue": "a b"}, "queue"),
         ({"task": "add", "args": [1], "delay": 1, "at": "2030-01-01T00:00:00Z"}, "delay and at"),
-        ({"task": "add", "args": [1], "backoff": {"kind": "odd"}}, "odd"),
+        (
+            {"task": "add", "args": [1], "backoff": {"kind": "odd"}},
+            "unknown kind 'odd'; valid are exponential, fixed, linear - at `$.backoff.kind`",
+        ),
+        (
+            {"task": "add", "args": [1], "lane": [{"name": "x", "on_dead": "holt"}]},
+            "unknown on_dead 'holt'; did you mean 'hold'? valid are continue, hold - at `$.lane[0].on_dead`",
+        ),
         ({"args": [1]}, "task"),
         ("add", "object"),
     ],

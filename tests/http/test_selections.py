@@ -7,6 +7,7 @@ import pytest
 
 from penstock import Penstock, current_job
 from penstock.http import bulk
+from penstock.job import STATES
 from penstock.selection import Selection
 
 API = "/api/v1"
@@ -44,6 +45,23 @@ async def test_jobs_are_listed_by_filter_and_in_pages(app: Penstock, client: htt
     assert (one["state"], one["task"], "arguments" in one) == ("ready", "work", False)
     for query in ("state=odd", "older_than=old", "cursor=***", "queue=a b", "color=red"):
         assert (await client.get(f"{API}/jobs?{query}")).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("jobs?state=nosuch", f"query: unknown state 'nosuch'; valid are {', '.join(sorted(STATES))} - at `$.state`"),
+        ("batches?state=opne", "query: unknown state 'opne'; did you mean 'open'? valid are ended, open, sealed"),
+        ("lanes/x?kind=odd", "query: unknown kind 'odd'; valid are lane, lock"),
+        ("jobs?state=%27%20-%20at%20%60$.x%60%0A", "valid are cancelled, dead,"),
+        ("jobs?limit=many", "query: Expected `int`"),
+    ],
+)
+async def test_a_value_that_is_not_known_is_answered_with_those_that_are(
+    client: httpx.AsyncClient, path: str, detail: str
+) -> None:
+    found = await client.get(f"{API}/{path}")
+    assert (found.status_code, detail in found.json()["detail"]) == (422, True), found.text
 
 
 @pytest.mark.parametrize(

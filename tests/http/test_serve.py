@@ -1,5 +1,6 @@
 """`penstock serve` as its users meet it."""
 
+import socket
 from pathlib import Path
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 from tests.conftest import namespace
 from tests.http.harness import bearer
 from tests.http.processes import serve
-from tests.servers import Server
+from tests.servers import Server, wait_for
 
 
 def test_it_serves_an_app_until_it_is_told_to_stop(tmp_path: Path, single: Server) -> None:
@@ -42,3 +43,44 @@ def test_others_may_ask_only_with_credentials(tmp_path: Path, single: Server) ->
 def test_poor_credentials_are_a_usage_error(tmp_path: Path, single: Server, bad: list[str]) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app", *bad) as process:
         assert process.process.wait(timeout=30) == 2
+
+
+def test_a_port_in_use_is_a_failure_that_says_what_to_do(tmp_path: Path, single: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serve(tmp_path, single.url, namespace(), "tasks:app", "--port", str(port)) as process:
+            assert process.process.wait(timeout=30) == 1
+    assert process.said == f"Error: port {port} of 127.0.0.1 is in use: choose another with --port\n"
+
+
+def test_a_host_that_is_not_of_this_machine_is_a_failure_that_names_it(tmp_path: Path, single: Server) -> None:
+    there = ("--host", "192.0.2.1", "--token", "look-at-it")
+    with serve(tmp_path, single.url, namespace(), "tasks:app", *there) as process:
+        assert process.process.wait(timeout=30) == 1
+    assert "192.0.2.1 cannot be listened on" in process.said
+    assert "Traceback" not in process.said
+
+
+def test_it_listens_on_every_address_of_a_name(tmp_path: Path, single: Server) -> None:
+    with serve(tmp_path, single.url, namespace(), "tasks:app", "--host", "localhost") as process:
+        assert httpx.get(f"{process.url}/livez").status_code == 200
+        assert process.end() == 0
+
+
+def test_a_server_that_cannot_be_reached_is_said_at_the_start_and_served_all_the_same(tmp_path: Path) -> None:
+    with serve(tmp_path, "redis://me:secret@127.0.0.1:1", namespace(), "tasks:app") as process:
+        assert httpx.get(f"{process.url}/livez").status_code == 200
+        wait_for(lambda: "cannot be reached" in process.said, timeout=30)
+        assert httpx.get(f"{process.url}/readyz", timeout=30).status_code == 503
+        assert process.end() == 0
+        (line,) = [line for line in process.said.splitlines() if " warn " in line]
+        assert "redis://me:***@127.0.0.1:1 cannot be reached" in line
+        assert "answered with 503" in line
+        assert "secret" not in process.said
+
+
+def test_nothing_is_said_of_a_server_that_can_be_reached(tmp_path: Path, single: Server) -> None:
+    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+        assert httpx.get(f"{process.url}/readyz").status_code == 200
+        assert process.end() == 0
+        assert "503" not in process.said

@@ -15,17 +15,18 @@ from penstock.settings import load, project_folder
 _LINES = 8  #: of a traceback: the place and what went wrong
 
 
-def find_app(spec: str | None) -> Penstock:
-    """The app that `module:attr` names, or that the project or the environment does."""
-    module, _, attribute = _spec(spec).partition(":")
+def find_app(spec: str | None, instead: str = "") -> Penstock:
+    """The app that `module:attr` names, or that the project or the environment does; `instead` is another way out."""
+    module, _, attribute = _spec(spec, instead).partition(":")
     return _app(_import(module), attribute)
 
 
-def _spec(given: str | None) -> str:
+def _spec(given: str | None, instead: str) -> str:
     found = given or load({}).app
     if not found:
         raise _failure(
             "no app is named: give module:attr, or set app under [tool.penstock] in pyproject.toml or $PENSTOCK_APP"
+            + instead
         )
     return found
 

@@ -44,7 +44,7 @@ def ls(target: Target, printer: Printer, *, only_open: bool) -> None:
     printer.listing([_row(one) for one in rows], _COLUMNS)
 
 
-@batch.command(epilog=examples("penstock batch show mwifdmki26zjknijbs8c"))
+@batch.command(epilog=examples("penstock batch show GMhDvFiI8U01"))
 @_id
 @targeted
 def show(target: Target, printer: Printer, batch_id: str) -> None:
@@ -57,7 +57,7 @@ def show(target: Target, printer: Printer, batch_id: str) -> None:
     printer.answers([run(target.open_hub(), work)], _print)
 
 
-@batch.command(epilog=examples("penstock batch watch mwifdmki26zjknijbs8c", "penstock batch watch ID --timeout 10m"))
+@batch.command(epilog=examples("penstock batch watch GMhDvFiI8U01", "penstock batch watch ID --timeout 10m"))
 @_id
 @click.option("--timeout", type=duration, help="Give up after: 250ms, 30s, 10m, 2h, 3d.")
 @targeted
@@ -82,7 +82,7 @@ def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | N
         click.get_current_context().exit(Exit.JOB_FAILED)
 
 
-@batch.command(epilog=examples("penstock batch cancel mwifdmki26zjknijbs8c"))
+@batch.command(epilog=examples("penstock batch cancel GMhDvFiI8U01"))
 @_id
 @click.option("--reason", default="cancelled", show_default=True, help="What its status says.")
 @targeted
@@ -95,7 +95,7 @@ def cancel(target: Target, printer: Printer, batch_id: str, *, reason: str) -> N
     printer.answers([_row(run(target.open_hub(), work))], _print)
 
 
-@batch.command(epilog=examples("penstock batch seal mwifdmki26zjknijbs8c"))
+@batch.command(epilog=examples("penstock batch seal GMhDvFiI8U01"))
 @_id
 @targeted
 def seal(target: Target, printer: Printer, batch_id: str) -> None:
@@ -109,7 +109,7 @@ def seal(target: Target, printer: Printer, batch_id: str) -> None:
     printer.answers([_row(run(target.open_hub(), work))], _print)
 
 
-@batch.command(epilog=examples("penstock batch retry mwifdmki26zjknijbs8c"))
+@batch.command(epilog=examples("penstock batch retry GMhDvFiI8U01"))
 @_id
 @targeted
 def retry(target: Target, printer: Printer, batch_id: str) -> None:

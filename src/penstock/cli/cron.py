@@ -8,16 +8,21 @@ import click
 import msgspec
 
 from penstock.cli.helps import Group, examples
-from penstock.cli.options import targeted
+from penstock.cli.options import full_name, targeted
 from penstock.cli.output import Printer, Row, ago, print_table
 from penstock.cli.target import Target, run
 from penstock.cron import Schedule, ScheduleStatus, in_zone, status_of
+from penstock.errors import ScheduleNotFound
 from penstock.hub import Hub
+from penstock.options import guess
 
 
 @click.group(cls=Group)
 def cron() -> None:
-    """List schedules, run, pause and resume them."""
+    """List schedules, run, pause and resume them.
+
+    A schedule is named by its id, or by the part after the last colon if only one has it.
+    """
 
 
 @cron.command(
@@ -101,12 +106,21 @@ def _each(
     """All ids are looked up before the first one is changed."""
 
     async def work(hub: Hub) -> list[Row]:
-        found = [Schedule(hub, schedule) for schedule in ids]
-        for schedule in found:
-            await schedule.status()
+        found = [await _named(hub, schedule) for schedule in ids]
         return [await one(schedule) for schedule in found]
 
     printer.answers(run(target.open_hub(), work), show)
+
+
+async def _named(hub: Hub, name: str) -> Schedule:
+    """By its id, else by the part after the last colon, as tasks are."""
+    exact = Schedule(hub, name)
+    if await hub.views.cron(exact.id) is not None:
+        return exact
+    known = [one.id async for one in hub.views.crons()]
+    if (full := full_name(name, known)) != name:
+        return Schedule(hub, full)
+    raise ScheduleNotFound(f"no schedule {name!r} is known here;{guess(name, known)} `penstock cron ls` lists them")
 
 
 async def _all(hub: Hub) -> tuple[list[ScheduleStatus], int]:

@@ -10,20 +10,20 @@ import msgspec
 from penstock.app import Penstock
 from penstock.cli.enqueue import arguments_of
 from penstock.cli.exits import Exit, Failure
-from penstock.cli.filters import all_of_them, confirm, dry_run, filtered, say_rest, steer, yes
+from penstock.cli.filters import all_of_them, ask_about, confirm, dry_run, filtered, say_rest, steer, yes
 from penstock.cli.helps import Group, examples
 from penstock.cli.jobs import list_jobs
 from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row, clean, print_fields, print_json, print_table
+from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
 from penstock.edit import retry_edited
 from penstock.engine.deaths import MOST, DeadGroup, Deaths
-from penstock.errors import PenstockError
-from penstock.handle import any_job, discarded, moment, revived
+from penstock.errors import JobNotFound, PenstockError
+from penstock.handle import JobStatus, any_job, discarded, moment, revived
 from penstock.hub import Hub
 from penstock.selection import Choice, Selection, choose
 
-_STAY = "stay, for their batches have not ended"
+_STAY = ("stays, for its batch has not ended", "stay, for their batches have not ended")
 _COLUMNS = ("group", "count", "first", "last", "task", "error")
 
 
@@ -61,11 +61,11 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     else:
         print_table(_COLUMNS, [_line(one) for one in found[:limit]])
         if len(found) > limit:
-            more = "or more" if len(found) == MOST else ""
-            click.echo(f"{len(found) - limit} {more} others: --limit", err=True)
+            more = "or more " if len(found) == MOST else ""
+            click.echo(f"{counted(len(found) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
 
 
-@dead.command(epilog=examples("penstock dead show 3f2a91c07b5e", "penstock dead show mwifdmki26zjknijbs8c"))
+@dead.command(epilog=examples("penstock dead show 3f2a91c07b5e", "penstock dead show GMhDvFiI8U01"))
 @click.argument("what", metavar="GROUP|ID")
 @targeted
 def show(target: Target, printer: Printer, what: str) -> None:
@@ -74,7 +74,7 @@ def show(target: Target, printer: Printer, what: str) -> None:
     async def work(hub: Hub) -> Row:
         groups = {one.group: one for one in await Deaths(hub.engine).groups()}
         group = groups.get(what)
-        status = await any_job(hub, group.sample if group else what).status()
+        status = await _status(hub, group.sample if group else what)
         if status.state != "dead":
             raise PenstockError(f"job {status.id} is {status.state}, not dead")
         job: dict[str, Any] = msgspec.to_builtins(status, builtin_types=(datetime,))
@@ -89,8 +89,8 @@ _some = click.argument("what", metavar="[GROUP|ID...]", nargs=-1)
 @dead.command(
     epilog=examples(
         "penstock dead retry 3f2a91c07b5e            # a group",
-        "penstock dead retry mwifdmki26zjknijbs8c",
-        "penstock dead retry mwifdmki26zjknijbs8c --args '{\"user\": 8}'",
+        "penstock dead retry GMhDvFiI8U01",
+        "penstock dead retry GMhDvFiI8U01 --args '{\"user\": 8}'",
         "penstock dead retry --queue mail --error Timeout --dry-run",
     )
 )
@@ -139,7 +139,7 @@ def discard(
     _check_named(what, choice, everything=False, all_of_them="penstock dead purge")
     hub = target.open_hub()
     if what:
-        _each(hub, printer, what, "discarded", dry=dry_run, question="Discard them?", sure=yes)
+        _each(hub, printer, what, "discarded", dry=dry_run, question="Discard {them}?", sure=yes)
     else:
         _discard_all(hub, printer, choice, dry=dry_run, sure=yes)
 
@@ -162,7 +162,7 @@ def _discard_all(hub: Hub, printer: Printer, choice: Choice | None, *, dry: bool
         lambda found, told: found.discard(told),
         "discarded",
         dry=dry,
-        question="Discard them? Their arguments and errors are lost.",
+        question="Discard {them}? Arguments and errors are lost.",
         sure=sure,
         rest=_STAY,
     )
@@ -200,7 +200,7 @@ def _each(
     rows = run(hub, count)
     number = sum(int(row["matched"]) for row in rows)
     if question and not dry:
-        confirm(f"{number} jobs match. {question}", sure=sure)
+        confirm(ask_about(number, question), sure=sure)
 
     async def work(hub: Hub) -> list[Row]:
         return [{**row, word: 0 if dry else await _act(hub, row, word)} for row in rows]
@@ -215,10 +215,19 @@ async def _named(hub: Hub, what: str) -> Row:
     number = await Selection(lambda: hub, choose(group=what)).count()
     if number:
         return {"what": what, "kind": "group", "matched": number}
-    status = await any_job(hub, what).status()
+    status = await _status(hub, what)
     if status.state != "dead":
         raise PenstockError(f"job {what} is {status.state}, not dead")
     return {"what": what, "kind": "job", "matched": 1}
+
+
+async def _status(hub: Hub, what: str) -> JobStatus:
+    """Of a job whose id may have been meant to be a group."""
+    try:
+        return await any_job(hub, what).status()
+    except JobNotFound:
+        text = f"no group of dead jobs and no job {what!r} is known here; `penstock dead ls` lists the groups"
+        raise JobNotFound(text) from None
 
 
 async def _act(hub: Hub, row: Row, word: str) -> int:

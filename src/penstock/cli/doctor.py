@@ -10,7 +10,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.filters import confirm, yes
 from penstock.cli.helps import examples
 from penstock.cli.options import targeted
-from penstock.cli.output import Printer, print_fields, print_json, print_table
+from penstock.cli.output import Printer, counted, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
 from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
 from penstock.hub import Hub
@@ -41,7 +41,7 @@ def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
         if not printer.is_json:
             _print(report)
         number = sum(finding["fixable"] for finding in report["findings"])
-        confirm(f"{number} findings can be mended. Go on?", sure=yes)
+        confirm(f"{counted(number, 'finding', 'findings')} can be mended. Go on?", sure=yes)
         report = run(hub, lambda found: _fix(found, tasks))
     if printer.is_json:
         print_json(report)
@@ -88,7 +88,7 @@ def _print(report: dict[str, Any]) -> None:
         ("replicas", settings.get("replicas")),
         ("jobs", report["jobs"]),
         ("workers", report["workers"]),
-        ("audit", f"{len(wrong)} findings" if wrong else "clean"),
+        ("audit", counted(len(wrong), "finding", "findings") if wrong else "clean"),
     ]
     print_fields(fields)
     if not report["counts_checked"]:

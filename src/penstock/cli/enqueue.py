@@ -1,21 +1,25 @@
 """`penstock enqueue`: one job from the shell."""
 
 import sys
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
+from redis.exceptions import RedisError
 
 from penstock.app import Penstock
 from penstock.cli.exits import Exit, Failure
 from penstock.cli.helps import examples
-from penstock.cli.options import duration, targeted
+from penstock.cli.options import duration, full_name, targeted
 from penstock.cli.output import Printer, print_json
 from penstock.cli.target import Target, run
+from penstock.cli.workers import serves
 from penstock.engine.answers import Placed
-from penstock.errors import JobCancelled, JobFailed, ResultExpired
+from penstock.errors import JobCancelled, JobFailed, ResultExpired, Unavailable
 from penstock.hub import Hub
+from penstock.options import guess
 from penstock.task import Task
 
 _NEVER = object()  #: a result that is not there
@@ -24,9 +28,13 @@ _NEVER = object()  #: a result that is not there
 def moment(text: str) -> datetime:
     """A time with its zone."""
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(f"{text!r}: use a time with its zone, such as 2030-01-31T08:00+01:00") from None
+    if found.tzinfo is None:
+        whole = found.isoformat(timespec="minutes")
+        raise click.BadParameter(f"{text!r} has no time zone: add Z or an offset such as +02:00, as in {whole}Z")
+    return found
 
 
 @click.command(
@@ -81,16 +89,17 @@ def enqueue(
     async def work(hub: Hub) -> None:
         placed = await hub.producer.enqueue(call.job)
         if wait:
+            await _say_unserved(hub, placed, call.job.header.queue, printer)
             await _wait(found, placed, timeout, printer)
         else:
             _show(placed, printer)
+            await _say_unserved(hub, placed, call.job.header.queue, printer)
 
     run(app.hub, work)
 
 
 def _find(app: Penstock, name: str) -> Task[..., Any, Any]:
-    short = [full for full in app.tasks if full.rpartition(":")[2] == name]
-    return app.find_task(short[0] if len(short) == 1 and name not in app.tasks else name)
+    return app.find_task(full_name(name, app.tasks))
 
 
 def arguments_of(text: str, hint: str = "JSON") -> tuple[list[Any], dict[str, Any]]:
@@ -113,6 +122,18 @@ def _show(placed: Placed, printer: Printer) -> None:
     else:
         _mention(placed)
         click.echo(placed.id)
+
+
+async def _say_unserved(hub: Hub, placed: Placed, queue: str, printer: Printer) -> None:
+    """Tell a person that nobody would run a new job as things are; it is stored, so no failure here is one."""
+    if printer.is_json or placed.word != "created":
+        return
+    with suppress(Unavailable, RedisError):
+        nodes = await hub.views.workers()
+        if not any(serves(node, queue) for node in nodes):
+            meant = guess(queue, {name for node in nodes for name in node.queues})
+            text = f"no live worker serves queue {queue!r}: the job waits until one does"
+            click.echo(f"{text};{meant}" if meant else text, err=True)
 
 
 async def _wait(task: Task[..., Any, Any], placed: Placed, timeout: float, printer: Printer) -> None:

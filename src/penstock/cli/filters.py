@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.exits import Exit, Failure
 from penstock.cli.options import duration
-from penstock.cli.output import Printer, print_json
+from penstock.cli.output import Printer, counted, print_json
 from penstock.cli.target import run
 from penstock.hub import Hub
 from penstock.job import STATES
@@ -71,27 +71,41 @@ def steer(
     dry: bool,
     question: str | None = None,
     sure: bool = True,
-    rest: str = "",
+    rest: tuple[str, str] | None = None,
 ) -> None:
-    """Count the jobs, ask if need be, then do it to all of them, page by page; `rest` says why some were left out."""
+    """Count the jobs, ask if need be, then do it to all of them, page by page.
+
+    The question has {them} for the jobs; `rest` says why some were left out, for one and for many.
+    """
     selection, number = Selection(lambda: hub, choice), 0
     if dry or question:
         number = run(hub, lambda _: selection.count(_told("counting")))
         _clear()
         if dry or not number:
-            _print({"matched": number, word: 0}, f"{number} jobs match; nothing was changed", printer)
+            _print({"matched": number, word: 0}, f"{matching(number)}; nothing was changed", printer)
             return
-        confirm(f"{number} jobs match. {question}", sure=sure)
+        confirm(ask_about(number, question or ""), sure=sure)
     done = run(hub, lambda _: act(selection, _told(word)))
     _clear()
-    _print({"matched": max(number, done) if rest else done, word: done}, f"{done} jobs {word}", printer)
+    _print(
+        {"matched": max(number, done) if rest else done, word: done}, f"{counted(done, 'job', 'jobs')} {word}", printer
+    )
     say_rest(number - done, rest)
 
 
-def say_rest(number: int, why: str) -> None:
+def matching(number: int) -> str:
+    return counted(number, "job matches", "jobs match")
+
+
+def ask_about(number: int, question: str) -> str:
+    """Before what is done to all that match."""
+    return f"{matching(number)}. {question.format(them='it' if number == 1 else 'them')}"
+
+
+def say_rest(number: int, why: tuple[str, str] | None) -> None:
     """Tell of those that nothing was done to."""
     if number > 0 and why:
-        click.echo(f"{number} {why}", err=True)
+        click.echo(counted(number, *why), err=True)
 
 
 def _print(row: dict[str, int], text: str, printer: Printer) -> None:

@@ -14,7 +14,7 @@ from penstock.cli.filters import dry_run, filtered, steer, yes
 from penstock.cli.helps import Group, examples
 from penstock.cli.jobs import ended, list_jobs, print_log, refuse_mixture
 from penstock.cli.options import duration, targeted
-from penstock.cli.output import Printer, Row, clean, print_fields, print_table, span
+from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_table, span, unlike
 from penstock.cli.target import Target, run
 from penstock.codec import HIDDEN, decode_any
 from penstock.errors import PenstockError, Unavailable
@@ -87,7 +87,7 @@ def move(
     _each(target, printer, ids, lambda hub, _app, found: work(hub, found), _print_state)
 
 
-@job.command(epilog=examples("penstock job log mwifdmki26zjknijbs8c", "penstock job log mwifdmki26zjknijbs8c -f"))
+@job.command(epilog=examples("penstock job log GMhDvFiI8U01", "penstock job log GMhDvFiI8U01 -f"))
 @click.argument("id_", metavar="ID")
 @click.option("-f", "--follow", is_flag=True, help="Print what it writes until it has ended.")
 @targeted
@@ -101,9 +101,9 @@ def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
 
 @job.command(
     epilog=examples(
-        "penstock job show mwifdmki26zjknijbs8c",
-        "penstock job show mwifdmki26zjknijbs8c -t",
-        "penstock job show mwifdmki26zjknijbs8c -o json | jq .state",
+        "penstock job show GMhDvFiI8U01",
+        "penstock job show GMhDvFiI8U01 -t",
+        "penstock job show GMhDvFiI8U01 -o json | jq .state",
     )
 )
 @_ids
@@ -116,7 +116,7 @@ def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: b
 
 @job.command(
     epilog=examples(
-        "penstock job cancel mwifdmki26zjknijbs8c",
+        "penstock job cancel GMhDvFiI8U01",
         "penstock job cancel --queue mail --older-than 1d --dry-run",
         "penstock job cancel --queue mail --older-than 1d --yes",
     )
@@ -143,7 +143,7 @@ def cancel(
             lambda found, told: found.cancel(told=told),
             "cancelled",
             dry=dry_run,
-            question="Cancel them?",
+            question="Cancel {them}?",
             sure=yes,
         )
         return
@@ -160,7 +160,7 @@ def cancel(
 
 @job.command(
     epilog=examples(
-        "penstock job retry mwifdmki26zjknijbs8c",
+        "penstock job retry GMhDvFiI8U01",
         "penstock job retry --state dead --error TimeoutError --dry-run",
     )
 )
@@ -183,7 +183,7 @@ def retry(target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice
     _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
 
 
-@job.command(name="run", epilog=examples("penstock job run mwifdmki26zjknijbs8c"))
+@job.command(name="run", epilog=examples("penstock job run GMhDvFiI8U01"))
 @_ids
 @targeted
 def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
@@ -196,7 +196,7 @@ def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
 
 
-@job.command(epilog=examples("penstock job reschedule mwifdmki26zjknijbs8c --delay 10m"))
+@job.command(epilog=examples("penstock job reschedule GMhDvFiI8U01 --delay 10m"))
 @_ids
 @click.option("--delay", type=duration, required=True, help="From now: 250ms, 30s, 10m, 2h, 3d.")
 @targeted
@@ -275,13 +275,13 @@ def _print_status(row: Row, *, traceback: bool) -> None:
 def _fields(row: Row) -> list[tuple[str, Any]]:
     return [
         ("job", row["id"]),
-        ("state", row["state"] + (f" ({row['reason']})" if row["reason"] else "")),
+        ("state", row["state"] + (f" ({reason})" if (reason := unlike(row["reason"], row["state"])) else "")),
         ("explain", row["explain"]),
         ("task", row["task"]),
         ("arguments", _json(row["arguments"]) if row["arguments"] else None),
         ("tags", row["tags"]),
         ("queue", f"{row['queue']}, priority {row['priority']}"),
-        ("attempt", f"{row['attempt']}, with {row['retries']} retries"),
+        ("attempt", f"{row['attempt']}, with {counted(row['retries'], 'retry', 'retries')}"),
         *((name, row[name]) for name in ("created", "due", "expires", "started", "finished", "worker")),
         ("progress", _progress(*row["progress"]) if row["progress"] else None),
         ("cancelling", "asked for" if row["cancelling"] else None),

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from penstock.cli.exits import Exit, Failure
-from penstock.cli.output import Printer, Row, ago, clean, print_json, print_table
+from penstock.cli.output import Printer, Row, ago, clean, counted, print_json, print_table, unlike
 from penstock.cli.target import Target, run
 from penstock.engine.views import JobLog, LogLine
 from penstock.events import JobEvents
@@ -34,7 +34,7 @@ def _error(job: JobStatus) -> str | None:
 
 
 def _line(job: JobStatus) -> list[Any]:
-    why = " ".join(filter(None, (job.reason, _error(job))))
+    why = " ".join(filter(None, (unlike(job.reason, job.state), _error(job))))
     return [job.id, job.state, job.task, job.queue, job.attempt, ago(job.since), why[:100] or None]
 
 
@@ -113,7 +113,7 @@ async def _known(hub: Hub, job_id: str) -> None:
 def _print_lines(log: JobLog, seen: int, printer: Printer) -> int:
     """Those after the first so many; how many there were by now."""
     if log.gone > seen and not printer.is_json:
-        click.echo(f"({log.gone - seen} lines are no longer kept)", err=True)
+        click.echo(f"({counted(log.gone - seen, 'line is', 'lines are')} no longer kept)", err=True)
     for line in log.lines[max(seen - log.gone, 0) :]:
         _print_line(line, printer)
     return log.gone + len(log.lines)

@@ -4,7 +4,7 @@ import click
 
 from penstock.cli.helps import Group, examples
 from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row
+from penstock.cli.output import Printer, Row, counted
 from penstock.cli.target import Target, run
 from penstock.control import check_limit
 from penstock.engine.lane_views import LaneStatus, LaneViews
@@ -98,7 +98,7 @@ def _print(row: Row) -> None:
         click.echo(f"{row['kind']} {row['lane']}: not in use, so what the code says of it is not known{paused}{other}")
         return
     limit = f"{row['in_use']} in use" + ("" if row["limit"] is None else f" of {row['limit']}")
-    click.echo(f"{row['kind']} {row['lane']}: {limit}, {row['waiting']} wait{paused}")
+    click.echo(f"{row['kind']} {row['lane']}: {limit}, {counted(row['waiting'], 'waits', 'wait')}{paused}")
     if row["rate"]:
         click.echo(f"  rate {row['rate']}")
     if row["conflict"]:

@@ -1,7 +1,7 @@
 """What the commands' options have in common."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -10,6 +10,7 @@ from penstock.cli.output import Printer
 from penstock.cli.talk import talk
 from penstock.cli.target import Target
 from penstock.errors import BadOption
+from penstock.options import meant
 from penstock.times import milliseconds
 
 
@@ -23,6 +24,12 @@ def duration(text: str) -> float:
         return milliseconds(value) / 1000
     except BadOption:
         raise click.BadParameter(f"{text!r}: use seconds, or such as 250ms, 30s, 10m, 2h, 3d") from None
+
+
+def full_name(name: str, known: Collection[str]) -> str:
+    """What a name without its module stands for, if only one that is known ends in it; else the name itself."""
+    found = meant(name, known)
+    return found[0] if len(found) == 1 else name
 
 
 _app = click.option("-A", "--app", metavar="MODULE:ATTR", help="The app.")

@@ -122,6 +122,16 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number and the words that go with it: 1 job waits, 2,000 jobs wait."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def unlike(reason: str | None, state: str) -> str | None:
+    """A reason that says more than the state beside it."""
+    return None if reason == state else reason
+
+
 def width(text: str) -> int:
     """Columns that a text takes on a terminal."""
     return sum(_columns(char) for char in text)

@@ -8,11 +8,12 @@ from penstock.cli.exits import Exit, Failure
 from penstock.cli.filters import confirm, dry_run, yes
 from penstock.cli.helps import Group, examples
 from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row
+from penstock.cli.output import Printer, Row, counted
 from penstock.cli.target import Target, run
+from penstock.cli.workers import serves
 from penstock.control import check_limit
 from penstock.engine.lane_views import LaneViews
-from penstock.engine.views import Node, QueueSettings
+from penstock.engine.views import QueueSettings
 from penstock.hub import Hub
 from penstock.job import STATES, WAITING
 from penstock.options import queue_name, task_name, unknown
@@ -133,7 +134,8 @@ def purge(target: Target, printer: Printer, name: str, *, dry_run: bool, yes: bo
 
     number = run(hub, count)
     if number and not dry_run:
-        confirm(f"{number} jobs wait in {checked}. Cancel them?", sure=yes)
+        waiting = counted(number, "job waits", "jobs wait")
+        confirm(f"{waiting} in {checked}. Cancel {'it' if number == 1 else 'them'}?", sure=yes)
 
     async def work(hub: Hub) -> int:
         found = [Selection(lambda: hub, choose(queue=checked, state=state)) for state in ("scheduled", "held", "ready")]
@@ -153,7 +155,7 @@ def _most(number: int | None) -> str:
 
 
 def _print_purged(row: Row) -> None:
-    click.echo(f"{row['queue']}  {row['matched']} jobs waited, {row['cancelled']} cancelled")
+    click.echo(f"{row['queue']}  {counted(row['matched'], 'job', 'jobs')} waited, {row['cancelled']} cancelled")
 
 
 def _steer_tasks(
@@ -213,11 +215,7 @@ async def _rows(hub: Hub) -> list[Row]:
             **{state: counts.get(name, {}).get(state, 0) for state in STATES},
             "limit": settings.get(name, QueueSettings()).limit,
             "max_size": settings.get(name, QueueSettings()).max_size,
-            "workers": sum(_serves(node, name) for node in nodes),
+            "workers": sum(serves(node, name) for node in nodes),
         }
         for name in sorted(counts.keys() | settings.keys() | named)
     ]
-
-
-def _serves(node: Node, name: str) -> bool:
-    return "*" in node.queues or name in node.queues

@@ -43,7 +43,7 @@ EXAMPLES = examples(
     "penstock worker shop.tasks:app -c 50 -q mail,default",
     """penstock enqueue shop.tasks:send '{"user": 7}' --wait""",
     "penstock queue ls -o json",
-    "penstock job show mwifdmki26zjknijbs8c",
+    "penstock job show GMhDvFiI8U01",
 )
 CODES = """\b
 Exit codes:

@@ -1,8 +1,11 @@
 """`penstock serve`: the HTTP service."""
 
+import asyncio
+import errno
 import importlib
 import logging
 import signal
+import socket
 from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any, Final
@@ -15,6 +18,7 @@ from penstock.cli.options import targeted
 from penstock.cli.output import Printer
 from penstock.cli.talk import talk
 from penstock.cli.target import Target
+from penstock.errors import PenstockError
 from penstock.program import Program
 
 log = logging.getLogger("penstock.http")
@@ -23,6 +27,8 @@ _KEPT_ALIVE: Final = 30  #: seconds that a quiet connection is kept
 _CONNECTIONS: Final = 1_000  #: at once; more are told to come back
 _GRACE: Final = 10  #: seconds that requests get when it stops
 _BIGGEST_HEAD: Final = 32 * 1024  #: bytes of a request's line and headers
+#: errors of a machine whose hosts file names an address of IPv6, which it has not
+_NO_IPV6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @click.command(
@@ -71,11 +77,10 @@ def serve(
             f"--host {host}: others could ask, so set $PENSTOCK_HTTP_TOKENS, --token, --user or --trust-header",
             Exit.USAGE,
         )
-    service = _extra("penstock.http.table").make_service(_program(target, path), access)
+    program = _program(target, path)
+    service = _extra("penstock.http.table").make_service(program, access)
     config = uvicorn.Config(
         service,
-        host=host,
-        port=port,
         http=_extra("penstock.http.punctual").Punctual,
         ws="none",
         root_path=root_path,
@@ -89,21 +94,44 @@ def serve(
         h11_max_incomplete_event_size=_BIGGEST_HEAD,
     )
     logging.getLogger("uvicorn.error").setLevel("INFO" if verbose else "WARNING")
-    _Server(uvicorn, config, access.is_open).run()
+    _Server(uvicorn.Server(config), program, access.is_open).run(_listen(host, port))
+
+
+def cannot_listen(host: str, port: int, error: OSError, option: str) -> Failure:
+    """Why nobody can be listened to there, and the option that names another place."""
+    if error.errno == errno.EADDRINUSE:
+        return Failure(f"port {port} of {host} is in use: choose another with {option}", Exit.FAILED)
+    why = error.strerror or str(error)
+    return Failure(f"port {port} of {host} cannot be listened on ({why}): choose another with {option}", Exit.FAILED)
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """On every address of this host; uvicorn would only log the number of an error, and exit with a code of its own."""
+    found: list[socket.socket] = []
+    try:
+        infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in sorted({(info[0], info[4]) for info in infos}):
+            found.append(socket.create_server(address, family=family))
+    except OSError as error:
+        if not found or error.errno not in _NO_IPV6:
+            raise cannot_listen(host, port, error, "--port") from None
+    return found
 
 
 class _Server:
-    """Uvicorn, and a line about where it listens once it does."""
+    """Uvicorn, and a line about where it listens once it does, and one if what it serves cannot be reached."""
 
-    def __init__(self, uvicorn: Any, config: Any, alone: bool) -> None:  # noqa: FBT001  (one caller)
-        self._server = uvicorn.Server(config)
-        self._startup = self._server.startup
-        self._server.startup = self._started
+    def __init__(self, server: Any, program: Program, alone: bool) -> None:  # noqa: FBT001  (one caller)
+        self._server = server
+        self._startup = server.startup
+        server.startup = self._started
+        self._program = program
         self._alone = alone
+        self._looking: asyncio.Task[None] | None = None
 
-    def run(self) -> None:
+    def run(self, sockets: list[socket.socket]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises again what stopped it, and that is no failure
-        self._server.run()
+        self._server.run(sockets)
         if not self._server.started:
             raise click.exceptions.Exit(Exit.FAILED)
 
@@ -115,6 +143,14 @@ class _Server:
                 shown = f"[{host}]" if ":" in host else host
                 who = "this machine only, no credentials are set" if self._alone else "with credentials"
                 log.info("Penstock %s serves http://%s:%d (%s)", version("penstock"), shown, port, who)
+        self._looking = asyncio.create_task(self._look())  # while requests are answered already
+
+    async def _look(self) -> None:
+        """Whether the server can be used; if not, people should not have to find out by asking."""
+        try:
+            await self._program.hub().views.now()
+        except PenstockError as error:
+            log.warning("%s Requests are answered with 503 until it can be used; /readyz tells.", error)
 
 
 def _program(target: Target, path: str | None) -> Program:

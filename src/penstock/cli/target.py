@@ -19,6 +19,7 @@ from penstock.settings import Settings, load
 T = TypeVar("T")
 
 _WHILE = 600.0  #: seconds for which nobody has to be told again that the server is embedded
+_WITHOUT = "; without the code give --namespace, and --url or $PENSTOCK_URL"  #: for what needs no task
 _SEARCH = 1.0  #: seconds that a server which refuses connections is looked for; whoever sits here can try again
 
 
@@ -30,16 +31,16 @@ class Target:
     url: str | None = None
     namespace: str | None = None
 
-    def open_app(self) -> Penstock:
+    def open_app(self, instead: str = "") -> Penstock:
         """The app, imported, and a word about where its data is."""
-        app = self.import_app()
+        app = self.import_app(instead)
         app.search = _SEARCH
         mention(app.settings.url)
         return app
 
-    def import_app(self) -> Penstock:
+    def import_app(self, instead: str = "") -> Penstock:
         """The app, imported; a URL and a namespace of the command line win over its own."""
-        app = find_app(self.app)
+        app = find_app(self.app, instead)
         app.name = self.namespace or app.name
         app.settings = replace(app.settings, url=self.url or app.settings.url)
         return app
@@ -47,7 +48,7 @@ class Target:
     def open(self) -> tuple[Hub, Penstock | None]:
         """The way to the server, and the app; if a namespace is named, without its code."""
         if self.app or not self.namespace:
-            app = self.open_app()
+            app = self.open_app(_WITHOUT)
             return app.hub, app
         settings = self.settings()
         mention(settings.url)

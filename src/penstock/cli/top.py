@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
-from penstock.cli.output import Printer, span, table_lines, width
+from penstock.cli.output import Printer, counted, span, table_lines, width
 from penstock.cli.target import Target, run
 from penstock.engine.gauges import Flow, Gauges, Sample
 from penstock.engine.views import Node, QueueSettings
@@ -77,12 +77,13 @@ def _frame(sample: Sample, hub: Hub) -> Iterator[str]:
     when = datetime.fromtimestamp(sample.at, UTC).astimezone()
     busy = sum(sample.busy.values())
     yield _bold(f"penstock top  {hub.engine.keys.namespace} on {hub.endpoint}  {when:%H:%M:%S}")
-    yield f"{jobs:,} jobs, {busy:,} running on {len(sample.workers)} workers"
+    workers = counted(len(sample.workers), "worker", "workers")
+    yield f"{counted(jobs, 'job', 'jobs')}, {busy:,} running on {workers}"
     yield ""
     yield from _table(_QUEUES, [_queue(name, sample) for name in _names(sample)], "no queues yet")
     yield ""
-    workers = sorted(sample.workers, key=lambda node: (-sample.busy.get(node.worker, 0), node.worker))
-    yield from _table(_WORKERS, [_worker(node, sample) for node in workers], "no live workers")
+    nodes = sorted(sample.workers, key=lambda node: (-sample.busy.get(node.worker, 0), node.worker))
+    yield from _table(_WORKERS, [_worker(node, sample) for node in nodes], "no live workers")
     if sample.lanes:
         yield ""
         yield from _table(_COLUMNS, [_lane(one) for one in sample.lanes], "")

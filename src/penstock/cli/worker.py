@@ -18,6 +18,7 @@ from penstock.cli.exits import Exit, Failure
 from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, clean, pad, width
+from penstock.cli.serve import cannot_listen
 from penstock.cli.signals import Signals
 from penstock.cli.talk import talk
 from penstock.cli.target import Target, mention
@@ -46,11 +47,11 @@ def size(text: str) -> int:
 
 
 def place(text: str) -> tuple[str, int]:
-    """PORT or HOST:PORT."""
+    """PORT or HOST:PORT. Who asks there needs no credentials, so without a host only this machine may."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise click.BadParameter(f"{text!r}: use a port, or host:port")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 @click.command(
@@ -76,7 +77,12 @@ def place(text: str) -> tuple[str, int]:
 @click.option("--max-jobs", type=click.IntRange(min=1), help="Replace a process after so many jobs.")
 @click.option("--max-rss", type=size, metavar="SIZE", help="Replace one that has more memory than that: 500m, 2g.")
 @click.option("--max-age", type=duration, metavar="DURATION", help="Replace one that is older than that.")
-@click.option("--health-port", type=place, metavar="[HOST:]PORT", help="Answer /livez, /readyz and /metrics there.")
+@click.option(
+    "--health-port",
+    type=place,
+    metavar="[HOST:]PORT",
+    help="Answer /livez, /readyz and /metrics there: to this machine only, to others with 0.0.0.0:PORT.",
+)
 @click.option("--burst", is_flag=True, help="End when nothing is ready or running.")
 @click.option("--reload", is_flag=True, help="Begin anew when a file changes; needs the package watchfiles.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every job, too.")
@@ -146,7 +152,7 @@ async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, re
                 ready = partial(_is_ready, supervisor, signals)
                 await stack.enter_async_context(health(*port, ready, supervisor.metrics))
             except OSError as error:
-                raise Failure(f"--health-port {port[1]}: {error}", Exit.USAGE) from None
+                raise cannot_listen(*port, error, "--health-port") from None
         if reload:
             watching = asyncio.create_task(_reload(supervisor, _watcher()))
             stack.callback(watching.cancel)

@@ -41,6 +41,11 @@ def workers(target: Target, printer: Printer) -> None:
         printer.listing(running, _RUNS)
 
 
+def serves(node: Node, queue: str) -> bool:
+    """Whether it takes jobs of this queue."""
+    return "*" in node.queues or queue in node.queues
+
+
 def _row(node: Node, runs: list[Run]) -> Row:
     try:
         info: dict[str, Any] = json.loads(node.info)

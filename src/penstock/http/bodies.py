@@ -8,11 +8,13 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
+from penstock.http.choices import choices
 from penstock.http.problems import Refused
 from penstock.options import unknown
 
 SECONDS: Final = 10.0  #: in which a body must have come
 _UNKNOWN = re.compile(r"unknown field `(.+?)`")
+_ENUM = re.compile(r"Invalid enum value ['\"](.*)['\"] - at `(\$[^`]*)`\Z")
 
 
 async def read(request: Request, most: int) -> bytes:
@@ -71,11 +73,13 @@ def query(request: Request, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(422, _hint(f"query: {error}", kind)) from None
+        raise Refused(422, f"query: {_hint(str(error), kind)}") from None
 
 
 def _hint(text: str, kind: Any) -> str:
-    """With a guess, if a name is not known."""
+    """With a guess and what is valid, if a name or a value is not known."""
+    if (odd := _ENUM.match(text)) and (valid := choices(kind, odd[2])):
+        return f"{unknown(odd[2].rpartition('.')[2], odd[1], valid)} - at `{odd[2]}`"
     found = _UNKNOWN.search(text)
     if found is None or not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return text

@@ -13,7 +13,7 @@ from penstock.http.problems import Refused
 from penstock.http.requests import BackoffRequest, JobRequest, LaneRequest
 from penstock.http.routes import Ask
 from penstock.lanes import Lane
-from penstock.options import Options, unknown
+from penstock.options import Options, meant, unknown
 from penstock.program import Program
 from penstock.task import Task
 
@@ -64,11 +64,14 @@ def make(program: Program, raw: bytes | msgspec.Raw, frame: Frame, number: int =
 
 
 def find_task(program: Program, name: str) -> Task[..., Any, Any]:
-    task = program.tasks.get(name)
-    if task is None:
-        known = unknown("task", name, program.tasks) if program.tasks else f"unknown task {name!r}; none are known here"
-        raise UnknownTask(known)
-    return task
+    """By its full name, or by the part after the colon if only one task has it."""
+    tasks = program.tasks
+    found = meant(name, tasks)
+    if len(found) == 1:
+        return tasks[found[0]]
+    if found:
+        raise UnknownTask(f"several tasks are called {name[:60]!r}; say which: {', '.join(sorted(found))}")
+    raise UnknownTask(unknown("task", name, tasks) if tasks else f"unknown task {name[:60]!r}; none are known here")
 
 
 def _converted(options: dict[str, Any]) -> dict[str, Any]:

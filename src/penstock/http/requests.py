@@ -7,6 +7,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 Duration = Annotated[float, Meta(ge=0)] | Annotated[str, Meta(pattern=r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$")]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
+TaskName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        description="Its full name, module:function, or the part after the colon if only one task has it.",
+    ),
+]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Priority = Annotated[int, Meta(ge=0, le=99)]
 Cursor = Annotated[str, Meta(max_length=1024, description="The `next` of the page before.")]
@@ -38,7 +46,7 @@ class LaneRequest(Struct, forbid_unknown_fields=True):
 class JobRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A job to be stored: its task, the arguments, and options by their names."""
 
-    task: Name
+    task: TaskName
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     queue: Name | UnsetType = UNSET
@@ -126,8 +134,8 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     id: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     priority: Priority | None = None
-    then: Name | None = None
-    on_failure: Name | None = None
+    then: TaskName | None = None
+    on_failure: TaskName | None = None
     parent: Annotated[str, Meta(max_length=100, description="The batch that it is a member of.")] = ""
     abandon_after: Duration = "24h"
     keep: Duration = "24h"

@@ -24,7 +24,7 @@ async def health(host: str, port: int, ready: Callable[[], bool], metrics: Metri
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, host or None, port, limit=_BIGGEST)
+    server = await asyncio.start_server(serve, host, port, limit=_BIGGEST)
     try:
         yield
     finally:

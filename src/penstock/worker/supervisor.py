@@ -304,6 +304,7 @@ class Supervisor:
             await asyncio.wait(self._chores, timeout=5)
         for chore in self._chores:
             chore.cancel()
+        log.info("stopped: every process of this worker has ended")
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
