@@ -47,14 +47,14 @@ same server, fresh for each part: {server}, append-only file, fsync every second
 at hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's settings say
 *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a trial is
 noisy, and Penstock's own `-c` was not tried this way. Systems are measured in turns, one repeat of each in every
-round. Enqueueing takes shorter turns, for what a round trip takes on a machine like this changes with the minute, and
-with where its scheduler has put both sides: a repeat is the fastest of ten slices, and all systems have had one slice
-before any has the next. Each figure is the best of its repeats; ± is how far they lie apart, as a share of the
-largest. A job writes the moment of its start into shared memory and does nothing else. Workers are warm and held
-still while the queue is filled, then let go. The *bare loop* is the least that a job queue can do with a script: take
-100 jobs, note who has them, decode them, run each as a task, settle them with the next call; it knows no states,
-retries, events or counts, and its lateness is that of an asyncio timer. Every measurement of Penstock ends with an
-audit of all that is stored.
+round. In a repeat each kind of job is drained twice, in turns, and the faster one counts. Enqueueing takes shorter
+turns, for what a round trip takes on a machine like this changes with the minute, and with where its scheduler has
+put both sides: a repeat is the fastest of ten slices, and all systems have had one slice before any has the next.
+Each figure is the best of its repeats; ± is how far they lie apart, as a share of the largest. A job writes the
+moment of its start into shared memory and does nothing else. Workers are warm and held still while the queue is
+filled, then let go. The *bare loop* is the least that a job queue can do with a script: take 100 jobs, note who has
+them, decode them, run each as a task, settle them with the next call; it knows no states, retries, events or counts,
+and its lateness is that of an asyncio timer. Every measurement of Penstock ends with an audit of all that is stored.
 """
 
 

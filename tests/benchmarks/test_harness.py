@@ -15,7 +15,18 @@ from benchmarks.run import run
 from benchmarks.systems import BARE, PEERS, PENSTOCK, SYSTEMS, System
 
 TINY = Scale(
-    repeats=1, slices=1, seconds=0.05, most=300, warm=100, pause=0.2, idle=0.2, stored=300, latency=5, late=5, limit=60
+    repeats=1,
+    slices=1,
+    drains=1,
+    seconds=0.05,
+    most=300,
+    warm=100,
+    pause=0.2,
+    idle=0.2,
+    stored=300,
+    latency=5,
+    late=5,
+    limit=60,
 )
 
 
