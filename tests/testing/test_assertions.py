@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock import BatchStatus, Penstock
+from penstock.engine.engine import ALIKE
 from penstock.testing import Sandbox
 
 NUMBER = UUID(int=7)
@@ -25,6 +26,14 @@ def test_a_call_finds_jobs_with_its_arguments_however_they_were_written(app: Pen
     sandbox.assert_enqueued(send, where={"subject": "bye"}, times=1)
     sandbox.assert_enqueued(send, where={"user": ANY}, times=2)
     sandbox.assert_not_enqueued(send.call(UUID(int=8)))
+
+
+async def test_jobs_of_several_pages_are_all_found(app: Penstock, sandbox: Sandbox) -> None:
+    @app.task
+    async def work(number: int) -> None: ...
+
+    await app.enqueue_many(work.call(n) for n in range(2 * ALIKE + 1))
+    sandbox.assert_enqueued(work, times=2 * ALIKE + 1)
 
 
 def test_options_count_if_they_are_said(app: Penstock, sandbox: Sandbox) -> None:

@@ -1,5 +1,6 @@
 """What the process says with its exit code, and which error means which."""
 
+import errno
 from enum import IntEnum
 
 from penstock.errors import (
@@ -61,3 +62,11 @@ def code_of(error: PenstockError | Failure) -> Exit:
     if isinstance(error, Failure):
         return error.code
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), Exit.FAILED)
+
+
+def cannot_listen(host: str, port: int, error: OSError, option: str) -> Failure:
+    """Why nobody can be listened to there, and the option that names another place."""
+    if error.errno == errno.EADDRINUSE:
+        return Failure(f"port {port} of {host} is in use: choose another with {option}", Exit.FAILED)
+    why = error.strerror or str(error)
+    return Failure(f"port {port} of {host} cannot be listened on ({why}): choose another with {option}", Exit.FAILED)

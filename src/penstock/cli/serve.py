@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.exits import Exit, Failure
+from penstock.cli.exits import Exit, Failure, cannot_listen
 from penstock.cli.helps import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer
@@ -95,14 +95,6 @@ def serve(
     )
     logging.getLogger("uvicorn.error").setLevel("INFO" if verbose else "WARNING")
     _Server(uvicorn.Server(config), program, access.is_open).run(_listen(host, port))
-
-
-def cannot_listen(host: str, port: int, error: OSError, option: str) -> Failure:
-    """Why nobody can be listened to there, and the option that names another place."""
-    if error.errno == errno.EADDRINUSE:
-        return Failure(f"port {port} of {host} is in use: choose another with {option}", Exit.FAILED)
-    why = error.strerror or str(error)
-    return Failure(f"port {port} of {host} cannot be listened on ({why}): choose another with {option}", Exit.FAILED)
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -14,11 +14,10 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from penstock.cli.exits import Exit, Failure
+from penstock.cli.exits import Exit, Failure, cannot_listen
 from penstock.cli.helps import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, clean, pad, width
-from penstock.cli.serve import cannot_listen
 from penstock.cli.signals import Signals
 from penstock.cli.talk import talk
 from penstock.cli.target import Target, mention

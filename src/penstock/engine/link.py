@@ -94,13 +94,13 @@ class Link:
         connection; if either is in trouble they wait until it is over for that one.
         """
         begin = time.monotonic()
-        answers = await self._answers(calls if len(calls) == 1 else _with_all_keys(calls), begin, after)
+        answers = await self._answers(calls if len(calls) == 1 else _unconditional(calls), begin, after)
         if len(calls) == 1 and (calls[0].few or calls[0].behind) and not answers[0]:
             if after is not None:
                 await asyncio.wait([after])  # it was asked for all keys, too
-            answers = await self._answers(_with_all_keys(calls), begin, after)
+            answers = await self._answers(_unconditional(calls), begin, after)
         if self.spy is not None:
-            for call, answer in zip(calls, answers, strict=True):
+            for call, answer in zip(_unconditional(calls), answers, strict=True):
                 self.spy.saw(call, answer)
         return answers
 
@@ -162,7 +162,7 @@ class Link:
         begin = time.monotonic()
         answer = self._answer_sync(call, begin)
         if (call.few or call.behind) and not answer:
-            (again,) = _with_all_keys([call])
+            (again,) = _unconditional([call])
             answer = self._answer_sync(again, begin)
         if self.spy is not None:
             self.spy.saw(call, answer)
@@ -271,8 +271,8 @@ class Link:
         return b"*%d\r\n%b%b" % (count + len(args), text, words(args) if args else b"")
 
 
-def _with_all_keys(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    """The same. Of several, one that had to be sent again for its keys would come after those that follow it."""
+def _unconditional(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """The same with all keys, behind nothing. Of several, one that was sent again would come after those behind it."""
     return [
         replace(call, few=False, behind=False, args=call.args[:-1] if call.behind else call.args)
         if call.few or call.behind
