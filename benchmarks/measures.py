@@ -1,19 +1,20 @@
 """The measures, in the order in which a run takes them. Each gives figures as it finds them.
 
 Workers are held still (SIGSTOP) while their queue is filled, so that a drain begins with warm workers, a full queue and
-a known moment, for every system alike.
+a known moment, for every system alike. While other systems have their turns they idle, at a fraction of a percent each.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from benchmarks import processes
 from benchmarks.adapter import Adapter, Failed, Place, Workers, sending, working
 from benchmarks.server import Server
 
-Found = Iterator[tuple[str, list[float]]]
+#: measures and their values; None: let others have their turns
+Found = Generator[tuple[str, list[float]] | None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Scale:
 
     repeats: int = 3
     slices: int = 10  #: of a repeat of enqueueing, of which the fastest counts
+    looks: int = 5  #: turns in which a repeat's idle latencies are measured
     drains: int = 2  #: of each kind of job in a repeat, in turns; the faster one counts
     seconds: float = 0.8  #: that one repeat of a drain or of enqueueing should take
     most: int = 40_000  #: jobs in one repeat
@@ -30,7 +32,7 @@ class Scale:
     pause: float = 1.0  #: seconds until a worker has done what it does once, after its start; and of jobs' delays
     idle: float = 5.0
     stored: int = 10_000  #: jobs that the server's memory is divided by; many, as its tables grow in steps
-    latency: int = 100
+    latency: int = 100  #: jobs in one repeat
     late: int = 30
     crash: float = 90.0
 
@@ -74,10 +76,12 @@ class Bench:
                 yield "start.memory", [processes.memory(workers.pids())]
                 if self.wanted("idle"):
                     yield from self._idle(workers)
+                yield None
                 if self.wanted("latency"):
                     yield from self._latency(adapter)
                 if self.wanted("lateness"):
                     yield from self._lateness(adapter)
+                    yield None
                 if self.wanted("drain") or self.wanted("cost"):
                     kinds = [
                         kind for kind in ("async", "thread", "payload", "locked", "batch") if kind in adapter.kinds
@@ -91,9 +95,11 @@ class Bench:
                 first = self._fill(adapter, adapter.kind, self.scale.warm)
                 self.place.started(first, self.scale.warm, self.scale.limit)
                 time.sleep(2 * self.scale.pause)  # until the slower starter is there, too
-                for name, values in self._drains(adapter, workers, [adapter.kind]):
-                    if name.startswith("drain"):
-                        yield "drain.two", values
+                for found in self._drains(adapter, workers, [adapter.kind]):
+                    if found is None:
+                        yield None
+                    elif found[0].startswith("drain"):
+                        yield "drain.two", found[1]
             audit(adapter)
 
     def _again(self, number: int) -> float:
@@ -112,50 +118,44 @@ class Bench:
         yield "idle.cpu", [100 * (processes.cpu(pids) - spent) / seconds]
 
     def _latency(self, adapter: Adapter) -> Found:
-        p50, p99 = [], []
-        for _ in range(self.scale.repeats):
-            first, count = self.place.numbers(self.scale.latency), self.scale.latency
-            waits = adapter.ask("latency", kind=adapter.kind, first=first, count=count, seconds=4.0)["waits"]
-            if len(waits) < 2:
-                raise Failed("an idle worker did not start two jobs within 4 s")
-            p50.append(1_000 * _quantile(waits, 50))
-            p99.append(1_000 * _quantile(waits, 99))
-        yield "latency.p50", p50
-        yield "latency.p99", p99
+        waits: list[float] = []
+        count = self.scale.latency // self.scale.looks
+        for _ in range(self.scale.looks):
+            first = self.place.numbers(count)
+            waits += adapter.ask("latency", kind=adapter.kind, first=first, count=count, seconds=4.0)["waits"]
+            yield None
+        if len(waits) < 2:
+            raise Failed("an idle worker did not start two jobs within 4 s")
+        yield "latency.p50", [1_000 * _quantile(waits, 50)]
+        yield "latency.p99", [1_000 * _quantile(waits, 99)]
 
     def _lateness(self, adapter: Adapter) -> Found:
-        p50, p99 = [], []
         helper = self.place.start(*self.place.system.scheduler) if self.place.system.scheduler else None
         try:
-            for _ in range(self.scale.repeats):
-                first, count = self.place.numbers(self.scale.late), self.scale.late
-                delays = [self.scale.pause * (0.5 + i / count) for i in range(count)]
-                due = adapter.ask("later", kind=adapter.kind, first=first, delays=delays)["due"]
-                self.place.started(first, count, 8.0)
-                late = [1_000 * (self.place.marks.started(first + i) - at) for i, at in enumerate(due)]
-                p50.append(_quantile(late, 50))
-                p99.append(_quantile(late, 99))
+            first, count = self.place.numbers(self.scale.late), self.scale.late
+            delays = [self.scale.pause * (0.5 + i / count) for i in range(count)]
+            due = adapter.ask("later", kind=adapter.kind, first=first, delays=delays)["due"]
+            self.place.started(first, count, 8.0)
+            late = [1_000 * (self.place.marks.started(first + i) - at) for i, at in enumerate(due)]
         finally:
             if helper is not None:
                 processes.end(helper.pid)
                 helper.wait()
-        yield "lateness.p50", p50
-        yield "lateness.p99", p99
+        yield "lateness.p50", [_quantile(late, 50)]
+        yield "lateness.p99", [_quantile(late, 99)]
 
     def _drains(self, adapter: Adapter, workers: Workers, kinds: Sequence[str]) -> Found:
         counts = {kind: self._count(adapter, workers, kind) for kind in kinds}
         found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-        for _ in range(self.scale.repeats):
-            turns = [
-                {kind: self._drain(adapter, workers, kind, counts[kind]) for kind in kinds}
-                for _ in range(self.scale.drains)
-            ]
+        for _ in range(self.scale.drains):
             for kind in kinds:
-                found[kind].append(max((turn[kind] for turn in turns), key=lambda one: one["drain"]))
+                yield None
+                found[kind].append(self._drain(adapter, workers, kind, counts[kind]))
+        best = {kind: max(turns, key=lambda one: one["drain"]) for kind, turns in found.items()}
         for kind in kinds:
-            yield f"drain.{kind}", [one["drain"] for one in found[kind]]
+            yield f"drain.{kind}", [best[kind]["drain"]]
         for name in ("bytes", "worker", "server"):
-            yield f"cost.{name}", [one[name] for one in found[adapter.kind]]
+            yield f"cost.{name}", [best[adapter.kind][name]]
         yield "cost.commands", [self._commands(adapter, workers, adapter.kind, counts[adapter.kind])]
 
     def _count(self, adapter: Adapter, workers: Workers, kind: str) -> int:

@@ -46,10 +46,11 @@ Every system has its own virtual environment with the newest versions, documente
 same server, fresh for each part: {server}, append-only file, fsync every second, not written anew meanwhile, memory
 at hand (`glibc.malloc.tcache_count`) as the embedded server has it, on a loopback port. Where a peer's settings say
 *tried*, a short trial of two repeats on a busy machine drained fastest with the value that is used; such a trial is
-noisy, and Penstock's own `-c` was not tried this way. Systems are measured in turns, one repeat of each in every
-round. In a repeat each kind of job is drained twice, in turns, and the faster one counts. Enqueueing takes shorter
-turns, for what a round trip takes on a machine like this changes with the minute, and with where its scheduler has
-put both sides: a repeat is the fastest of ten slices, and all systems have had one slice before any has the next.
+noisy, and Penstock's own `-c` was not tried this way. All systems are open at once, each on a server of its own, and
+take turns of seconds: what a round trip takes on a machine like this changes with the minute, and with where its
+scheduler has put both sides. Whoever waits for its turn idles. There are three rounds, with one repeat of each
+measure: of two drains of each kind of job the faster one, the quantiles of a hundred idle latencies from five turns,
+and of ten slices of enqueueing the fastest.
 Each figure is the best of its repeats; ± is how far they lie apart, as a share of the largest. A job writes the
 moment of its start into shared memory and does nothing else. Workers are warm and held still while the queue is
 filled, then let go. The *bare loop* is the least that a job queue can do with a script: take 100 jobs, note who has

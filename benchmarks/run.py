@@ -5,8 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -38,22 +37,21 @@ def run(
     groups: Iterable[str] = GROUPS,
     scale: Scale | None = None,
 ) -> Results:
-    """Measure one system after the other, in rounds; what waits for a lost worker runs for all at once, at the end.
+    """Measure in rounds, one repeat of each system in each; what waits for a lost worker runs for all at the end.
 
-    A round has one repeat of each: a machine that is slow for some minutes is so for all systems alike. Enqueueing is
-    measured in shorter turns, before the rounds.
+    Within a round the systems take turns, a few seconds each, with one measure after the other: a machine that is slow
+    for a minute is so for all of them alike. Enqueueing has shorter turns, before the rounds.
     """
     begin, scale = time.monotonic(), scale or Scale()
-    made = _Run(programs, say, frozenset(groups), replace(scale, repeats=1))
+    made = _Run(programs, say, frozenset(groups), scale)
     installed = [system for system in systems if made.install(system)]
     if "enqueue" in made.groups:
         made.enqueue(installed, scale)
     for number in range(scale.repeats):
-        for system in installed:
-            made.round(system, frozenset(ONCE if number else ()))
+        made.round(installed, frozenset(ONCE if number else ()))
     if "crash" in made.groups:
         with ThreadPoolExecutor(max(1, len(installed))) as pool:
-            list(pool.map(lambda system: made.part(system, Bench.crash), installed))
+            list(pool.map(lambda system: made.part([system], Bench.crash), installed))
     made.results.seconds = time.monotonic() - begin
     return made.results
 
@@ -86,31 +84,50 @@ class _Run:
                     self._failed(one.system, f"enqueue: {one.failure}")
 
     def _sender(self, system: System, stack: ExitStack) -> turns.Sender | None:
-        one, folder = stack.enter_context(server.running())
-        self.results.server = one.version
-        place = Place(system, self._programs(system), one.url, folder)
+        _, place = self._place(system, stack)
         try:
             return turns.Sender(place, stack.enter_context(sending(place)))
         except Failed as error:
             self._failed(system, f"enqueue: {error}")
             return None
 
-    def round(self, system: System, without: frozenset[str]) -> None:
+    def round(self, systems: list[System], without: frozenset[str]) -> None:
         groups = self.groups - without
         for needed, part in PARTS:
             if groups.intersection(needed):
-                self.part(system, part, groups)
+                self.part(systems, part, groups)
 
-    def part(self, system: System, part: Callable[[Bench], Found], groups: frozenset[str] = frozenset()) -> None:
-        with server.running() as (one, folder):
-            self.results.server = one.version
-            place = Place(system, self._programs(system), one.url, folder)
-            bench = Bench(one, place, self._scale, groups.__contains__)
-            try:
-                for name, values in part(bench):
-                    self._found(Figure(system.name, name, values), system, groups or self.groups)
-            except Failed as error:
-                self._failed(system, f"{part.__name__.replace('_', ' ')}: {error}")
+    def part(self, systems: list[System], part: Callable[[Bench], Found], groups: frozenset[str] = frozenset()) -> None:
+        """All systems in turns, until each is done or has failed."""
+        with ExitStack() as stack:
+            benches = {system: self._bench(system, groups, stack) for system in systems}
+            going = {system: stack.enter_context(closing(part(bench))) for system, bench in benches.items()}
+            while going:
+                for system, measures in list(going.items()):
+                    try:
+                        has_more = self._turn(system, measures, groups or self.groups)
+                    except Failed as error:
+                        self._failed(system, f"{part.__name__.replace('_', ' ')}: {error}")
+                        has_more = False
+                    if not has_more:
+                        del going[system]
+
+    def _bench(self, system: System, groups: frozenset[str], stack: ExitStack) -> Bench:
+        return Bench(*self._place(system, stack), self._scale, groups.__contains__)
+
+    def _place(self, system: System, stack: ExitStack) -> tuple[server.Server, Place]:
+        """A fresh server, and where the system is measured on it."""
+        one, folder = stack.enter_context(server.running())
+        self.results.server = one.version
+        return one, Place(system, self._programs(system), one.url, folder)
+
+    def _turn(self, system: System, measures: Found, groups: frozenset[str]) -> bool:
+        """One turn of a system; whether it wants another."""
+        for found in measures:
+            if found is None:
+                return True
+            self._found(Figure(system.name, *found), system, groups)
+        return False
 
     def _found(self, found: Figure, system: System, groups: frozenset[str]) -> None:
         if found.measure.partition(".")[0] in groups:

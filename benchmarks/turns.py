@@ -49,9 +49,13 @@ class Sender:
         return not self.failure and (not way.needs or way.needs in self.adapter.ways)
 
     def slice_of(self, way: Way, scale: Scale) -> int:
-        """How many jobs to send in a turn."""
-        warm = WARM if way.needs else scale.warm
-        return max(warm, scale.count(self.rate(way, warm) * 0.6) // scale.slices)
+        """How many jobs to send in a turn: tried with more of them, as long as few do not tell how fast many are."""
+        tried = WARM if way.needs else scale.warm
+        while True:
+            fitting = scale.count(self.rate(way, tried) * 0.6) // scale.slices
+            if fitting <= 2 * tried or self.failure:
+                return max(tried, fitting)
+            tried = fitting
 
     def rate(self, way: Way, count: int) -> float:
         """Jobs a second."""

@@ -48,9 +48,10 @@ async def many(sender, kind, first, count, size=0):
 
 
 async def one_by_one(sender, way, kind, first, count):
+    jobs = [Job(kind, number) for number in range(first, first + count)]
     begin = time.perf_counter()
-    for number in range(first, first + count):
-        await one(sender, way, Job(kind, number))
+    for job in jobs:
+        await one(sender, way, job)
     return {"seconds": time.perf_counter() - begin}
 
 
@@ -63,15 +64,15 @@ async def one(sender, way, job):
 
 async def callers(sender, kind, first, count, at_once=100):
     """Many callers at once, each sending one job after another: tasks, or threads where a system only blocks."""
-    shares = [range(first + i, first + count, at_once) for i in range(at_once)]
+    shares = [[Job(kind, number) for number in range(first + i, first + count, at_once)] for i in range(at_once)]
 
-    async def by_task(numbers):
-        for number in numbers:
-            await sender.send(Job(kind, number))
+    async def by_task(jobs):
+        for job in jobs:
+            await sender.send(job)
 
-    def by_thread(numbers):
-        for number in numbers:
-            sender.send_sync(Job(kind, number))
+    def by_thread(jobs):
+        for job in jobs:
+            sender.send_sync(job)
 
     begin = time.perf_counter()
     if hasattr(sender, "send"):

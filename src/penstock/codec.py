@@ -110,8 +110,8 @@ class Signature:
         """Arguments bound and encoded: in one step where that can be, as it takes half as long."""
         if self._even:
             try:
-                packed = encode(self._struct()(*args, **kwargs))
-                self._arguments().decode(packed)
+                packed = encode((self._struct_ or self._struct())(*args, **kwargs))
+                (self._decoder or self._arguments()).decode(packed)
             except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
                 pass  # the long way says what is wrong
             else:

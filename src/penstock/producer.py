@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.engine.answers import Placed, checked, queue_full
@@ -18,10 +20,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BYTES: Final = 4 * 2**20  #: of payload in one call
-AHEAD: Final = 2  #: pages of `enqueue_many` that are on their way at once
-SPLIT: Final = 16  #: jobs of one moment that go in two calls
+AHEAD: Final = 2  #: calls that are on their way at once, one behind the other
 PATIENCE: Final = 0.5  #: seconds that a call keeps the next ones waiting: its connection may be dead
-IN_FLIGHT: Final = 4  #: calls on their way at once, at most
+IN_FLIGHT: Final = 4  #: the same with those that were overtaken
 WAITING: Final = 10_000  #: jobs that wait to be sent; who comes then waits for room
 
 
@@ -93,27 +94,42 @@ async def _arrival(sent: "list[asyncio.Task[list[Any]]]") -> None:
                 one.exception()
 
 
+#: a job, its answer, and when it must have been given
+_Waiting = tuple[NewJob, "asyncio.Future[Placed]", float]
+
+
+@dataclass(eq=False, slots=True)
+class _Ahead:
+    """A call on its way: its jobs and its task. One that a caller sends by itself has neither."""
+
+    page: Sequence[_Waiting] = ()
+    task: "asyncio.Task[None] | None" = None
+
+    def last(self) -> str:
+        return self.page[-1][0].id
+
+
 class _Line:
     """Jobs of one event loop that wait to be sent.
 
-    One call is on its way at a time: so they arrive in their order, and what waits meanwhile travels together.
+    Two calls at most are on their way, on one connection, and the second says which job must be there before it: so
+    they arrive in their order. What waits meanwhile travels together.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self._engine = engine
         self._loop = loop
-        self._waiting: list[tuple[NewJob, asyncio.Future[Placed]]] = []
-        self._call: object = None  #: the one on its way that the next ones wait for; nothing waits while there is none
+        self._waiting: list[_Waiting] = []
+        self._ahead: list[_Ahead] = []  #: on their way, in front of all that wait; nothing waits while there is none
         self._last = 1  #: jobs in the call before
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], _Ahead] = {}  #: also those that were overtaken
         self._patience: asyncio.TimerHandle | None = None
         self._room: deque[asyncio.Future[None]] = deque()  #: those who wait until fewer jobs wait to be sent
         self._deadline = deadline
-        self._due: deque[tuple[float, asyncio.Future[Placed]]] = deque()  #: by when each must be answered, oldest first
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None  #: for when the oldest must have been answered
 
     def enqueue(self, job: NewJob) -> Awaitable[Placed]:
-        if self._call is None:
+        if not self._ahead:
             return self._send_alone(job)
         until = self._loop.time() + self._deadline
         if len(self._waiting) >= WAITING:
@@ -122,27 +138,29 @@ class _Line:
 
     def _line_up(self, job: NewJob, until: float) -> "asyncio.Future[Placed]":
         answer: asyncio.Future[Placed] = self._loop.create_future()
-        self._waiting.append((job, answer))
-        self._due.append((until, answer))
+        self._waiting.append((job, answer, until))
         if self._alarm is None:
-            self._set_alarm()
+            self._alarm = self._loop.call_at(until, self._refuse_late)
         if self._patience is None:
             self._be_patient()
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._start)  # when all of this moment are there
         return answer
 
     async def _enqueue_with_room(self, job: NewJob, until: float) -> Placed:
         while len(self._waiting) >= WAITING:
             await self._wait_for_room(until)
-        return await (self._send_alone(job) if self._call is None else self._line_up(job, until))
+        return await (self._line_up(job, until) if self._ahead else self._send_alone(job))
 
     async def _send_alone(self, job: NewJob) -> Placed:
         """By the caller itself: a task for it would take more turns of the loop."""
-        call = self._call = object()
+        alone = _Ahead()
+        self._ahead.append(alone)
         self._last = 1
         try:
             return checked((await self._engine.enqueue([job]))[0], job.header.queue)
         finally:
-            self._ended(call)
+            self._ended(alone)
 
     async def _wait_for_room(self, until: float) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -162,20 +180,16 @@ class _Line:
                 turn.set_result(None)
                 free -= 1
 
-    def _set_alarm(self) -> None:
-        """One timer for all: it goes off when the oldest that is not answered must be."""
-        while self._due and self._due[0][1].done():
-            self._due.popleft()
-        if self._due and self._alarm is None:
-            self._alarm = self._loop.call_at(self._due[0][0], self._refuse_late)
-
     def _refuse_late(self) -> None:
-        self._alarm = None
-        while self._due and self._due[0][0] <= self._loop.time():
-            _refuse([self._due.popleft()[1]], self._late())
-        self._waiting = [(job, answer) for job, answer in self._waiting if not answer.done()]
+        """One timer for all: it goes off when the oldest must have been answered, then for the oldest that is not."""
+        now = self._loop.time()
+        pages = (sent.page for sent in self._sending.values())
+        unanswered = [one for one in chain(*pages, self._waiting) if not one[1].done()]
+        _refuse([answer for _, answer, until in unanswered if until <= now], self._late())
+        self._waiting = [one for one in self._waiting if not one[1].done()]
         self._make_room()
-        self._set_alarm()
+        following = min((until for _, _, until in unanswered if until > now), default=None)
+        self._alarm = None if following is None else self._loop.call_at(following, self._refuse_late)
 
     def _late(self) -> Unavailable:
         return Unavailable(
@@ -183,30 +197,37 @@ class _Line:
             "sending again with the same id is safe"
         )
 
-    def _ended(self, call: object) -> None:
+    def _ended(self, call: _Ahead) -> None:
         """Of a call that was not overtaken: what waits is next."""
-        if self._call is call:
-            self._call = None
+        if call in self._ahead:
+            self._ahead.remove(call)
             self._start()
 
     def _start(self) -> None:
+        """Send what waits, as far as it need not wait any longer."""
         self._forget_cancelled()
-        if not self._waiting or self._loop.is_closed():
-            return
-        page: list[NewJob] = []
-        answers: list[asyncio.Future[Placed]] = []
+        while self._waiting and self._may_start() and not self._loop.is_closed():
+            self._start_page()
+
+    def _may_start(self) -> bool:
+        """Is there room on the way? Behind one that a caller sends by itself there is none: its task may never end."""
+        return len(self._ahead) < AHEAD and all(one.task is not None for one in self._ahead)
+
+    def _start_page(self) -> None:
+        page: list[_Waiting] = []
         size = 0
-        for job, answer in self._waiting[: self._most()]:
-            size += len(job.payload)
+        for one in self._waiting[: self._most()]:
+            size += len(one[0].payload)
             if page and size > BYTES:
                 break
-            page.append(job)
-            answers.append(answer)
+            page.append(one)
         del self._waiting[: len(page)]
-        task = self._loop.create_task(self._send(page, answers))
-        self._call, self._last = task, len(page)
-        self._sending.add(task)
-        task.add_done_callback(self._sent)
+        sent, after = _Ahead(page), self._ahead[-1] if self._ahead else None
+        sent.task = self._loop.create_task(self._send(sent, after))
+        sent.task.add_done_callback(self._sent)
+        self._sending[sent.task] = sent
+        self._ahead.append(sent)
+        self._last = len(page)
         self._make_room()
         self._be_patient(anew=True)
 
@@ -221,7 +242,7 @@ class _Line:
     def _overtake(self) -> None:
         self._patience = None
         if len(self._sending) < IN_FLIGHT:
-            self._call = None
+            self._ahead.clear()
             self._start()
         self._be_patient()
 
@@ -231,7 +252,7 @@ class _Line:
         Half of these go first: while the server has them, the other half gets its jobs ready, from then on in turns.
         """
         waiting = len(self._waiting)
-        return min(PAGE, -(-waiting // 2) if waiting >= SPLIT and waiting > 2 * self._last else waiting)
+        return min(PAGE, -(-waiting // 2) if waiting > 2 * self._last else waiting)
 
     def _forget_cancelled(self) -> None:
         """Those in front whose callers are gone. When the loop ends all of them are: no task would be waited for."""
@@ -243,14 +264,14 @@ class _Line:
             self._make_room()
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
-        self._ended(task)
-        self._set_alarm()
+        self._ended(self._sending.pop(task))
 
-    async def _send(self, page: list[NewJob], answers: "Sequence[asyncio.Future[Placed]]") -> None:
+    async def _send(self, sent: _Ahead, after: _Ahead | None) -> None:
+        answers = [answer for _, answer, _ in sent.page]
         try:
-            placed = await self._engine.enqueue(page)
-            self._ended(asyncio.current_task())  # before those who wait hear of it: the server need not wait for them
+            call = self._engine.enqueue([job for job, _, _ in sent.page], after.last() if after else "")
+            placed = await self._engine.link.run(call, after=after.task if after else None)
+            self._ended(sent)  # before those who wait hear of it: the server need not wait for them
         except PenstockError as error:
             _refuse(answers, error)
         except asyncio.CancelledError:
@@ -259,7 +280,7 @@ class _Line:
         except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
             _refuse(answers, PenstockError(f"the jobs could not be sent: {error!r}"))
         else:
-            for job, answer, found in zip(page, answers, placed, strict=True):
+            for (job, answer, _), found in zip(sent.page, placed, strict=True):
                 if found.word == "full":
                     _refuse([answer], queue_full(job.header.queue))
                 elif not answer.done():

@@ -18,7 +18,6 @@ import pytest
 from penstock import BadArguments, Call, Job, JobNotFound, Lane, Penstock, Unavailable
 from penstock.engine.audit import audit
 from penstock.engine.engine import ALIKE, PAGE
-from penstock.producer import SPLIT
 from tests.api.looks import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -397,7 +396,7 @@ async def test_priorities_come_first_and_inside_one_the_order_of_enqueueing(app:
 # What travels together
 
 
-@pytest.mark.parametrize(("number", "calls"), [(1, 1), (SPLIT, 2), (SPLIT + 1, 3), (PAGE, 3)])
+@pytest.mark.parametrize(("number", "calls"), [(1, 1), (2, 2), (3, 2), (4, 3), (PAGE, 3)])
 async def test_what_is_enqueued_while_a_call_is_on_its_way_travels_together(
     app: Penstock, number: int, calls: int
 ) -> None:
@@ -431,7 +430,10 @@ async def test_jobs_of_one_program_are_in_line_in_the_order_in_which_it_sent_the
 
 @pytest.mark.parametrize("lane", [(), Lane("line", ordered=True)], ids=["plain", "ordered"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_pages_stay_in_their_order_when_an_answer_is_lost(single: Server, lane: Any, nth: int) -> None:
+@pytest.mark.parametrize("callers", [False, True], ids=["many", "callers"])
+async def test_pages_stay_in_their_order_when_an_answer_is_lost(
+    single: Server, lane: Any, nth: int, callers: bool
+) -> None:
     ran: list[int] = []
     with proxied(single.port) as proxy:
         async with Penstock(namespace(), url=proxy.url, deadline="10s") as app:
@@ -442,7 +444,10 @@ async def test_pages_stay_in_their_order_when_an_answer_is_lost(single: Server, 
 
             await note.enqueue(0)
             proxy.lose(nth)
-            jobs = await app.enqueue_many(note.call(number) for number in range(1, 1_001))
+            if callers:
+                jobs = await asyncio.gather(*map(note.enqueue, range(1, 1_001)))
+            else:
+                jobs = await app.enqueue_many(note.call(number) for number in range(1, 1_001))
             assert proxy.lost == 1
             assert all(job.created for job in jobs)
             await app.run_until_idle(concurrency=1)

@@ -19,10 +19,12 @@ async def send(user: int, subject: Any = "hi") -> None: ...
 def test_what_others_call_enqueue_is_told(name: str) -> None:
     with pytest.raises(AttributeError, match=r"enqueue_sync\(…\) from blocking code"):
         getattr(send, name)
+    assert not hasattr(send, name)
+    assert name not in dir(send)
 
 
 def test_what_nobody_has_is_an_ordinary_error() -> None:
-    with pytest.raises(AttributeError, match=r"a Task has no attribute 'nothing'$"):
+    with pytest.raises(AttributeError, match=r"'Task' object has no attribute 'nothing'$"):
         getattr(send, "nothing")  # noqa: B009  (a type checker would see it)
     assert not hasattr(send, "nothing")
 

@@ -157,8 +157,8 @@ async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_se
 ) -> None:
     together = Link.together
 
-    async def late(self: Link, *calls: Call[Any]) -> list[Any]:
-        answers = await together(self, *calls)
+    async def late(self: Link, *calls: Call[Any], **options: Any) -> list[Any]:
+        answers = await together(self, *calls, **options)
         if calls[-1].script.name == "lease":
             for lease in calls[-1].decode(answers[-1]).leases:
                 await app.hub.engine.cancel([lease.id])

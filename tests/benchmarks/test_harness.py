@@ -17,6 +17,7 @@ from benchmarks.systems import BARE, PEERS, PENSTOCK, SYSTEMS, System
 TINY = Scale(
     repeats=1,
     slices=1,
+    looks=1,
     drains=1,
     seconds=0.05,
     most=300,

@@ -105,19 +105,29 @@ class Engine:
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
             return self.link.call("enqueue", (job.id, packed, job.payload), read, few=plain)
-        args: list[Argument] = []
+        ids, (forms, alike) = [job.id for job in jobs], self._forms(jobs)
+        _page(jobs, ALIKE if alike else PAGE)
+        args: list[Argument] = [b""] * (3 * len(jobs))
+        args[::3], args[1::3], args[2::3] = ids, forms, [job.payload for job in jobs]
+        if behind:
+            args.append(behind)
+        read = partial(answers.read_placed, ids)
+        return self.link.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
+
+    def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
+        """Their headers packed, empty for one like that before it; and whether all are alike, and plain."""
+        first = jobs[0].header
+        if all(job.header is first for job in jobs):
+            packed, plain = self._form_of(first)
+            return [packed, *[b""] * (len(jobs) - 1)], plain
+        forms: list[bytes] = []
         header, before = None, b""
         for job in jobs:
             if job.header is not header:
                 header, packed = job.header, pack(job.header)
-            args += (job.id, b"" if packed == before else packed, job.payload)  # empty: the same as before
+            forms.append(b"" if packed == before else packed)
             before = packed
-        alike = header is not None and not any(args[4::3]) and is_plain(header)
-        _page(jobs, ALIKE if alike else PAGE)
-        if behind:
-            args.append(behind)
-        read = partial(answers.read_placed, [job.id for job in jobs])
-        return self.link.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
+        return forms, is_plain(first) and not any(forms[1:])
 
     def _form_of(self, header: Header) -> tuple[bytes, bool]:
         """A header packed, and whether it is plain; mostly it is that of the job before, and known."""

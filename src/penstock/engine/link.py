@@ -80,9 +80,9 @@ class Link:
     ) -> Call[T]:
         return Call(self, self._scripts[verb], args, decode, few, behind)
 
-    async def run(self, call: Call[T]) -> T:
+    async def run(self, call: Call[T], *, after: "asyncio.Future[Any] | None" = None) -> T:
         """Send one call, again if need be, and decode its answer."""
-        (answer,) = await self.together(call)
+        (answer,) = await self.together(call, after=after)
         if self.spy is not None:
             await self.spy.after(call.script.name)
         return call.decode(answer)

@@ -89,7 +89,6 @@ class _Letters(Wire):
         self.subscribed = 0
 
     def received(self, answer: Any) -> None:
-        self._news.set()
         if isinstance(answer, Exception):
             raise answer
         match answer:
@@ -99,6 +98,7 @@ class _Letters(Wire):
                 self.subscribed += 1
             case [b"sunsubscribe", *_]:
                 raise ConnectionError("the slot moved to another node")
+        self._news.set()  # after the letter: what it brought comes first
 
     def ended(self, error: Exception) -> None:
         self._error = error
