@@ -8,11 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from benchmarks import processes
 from benchmarks.adapter import Adapter, Failed, Place, Workers, sending, working
 from benchmarks.server import Server
 
+KINDS: Final = ("async", "thread", "payload", "locked", "batch")  #: of jobs that are drained
 #: measures and their values; None: let others have their turns
 Found = Generator[tuple[str, list[float]] | None, None, None]
 
@@ -83,10 +85,7 @@ class Bench:
                     yield from self._lateness(adapter)
                     yield None
                 if self.wanted("drain") or self.wanted("cost"):
-                    kinds = [
-                        kind for kind in ("async", "thread", "payload", "locked", "batch") if kind in adapter.kinds
-                    ]
-                    yield from self._drains(adapter, workers, kinds)
+                    yield from self._drains(adapter, workers, KINDS)
             audit(adapter)
 
     def two_workers(self) -> Found:
@@ -145,14 +144,15 @@ class Bench:
         yield "lateness.p99", [_quantile(late, 99)]
 
     def _drains(self, adapter: Adapter, workers: Workers, kinds: Sequence[str]) -> Found:
-        counts = {kind: self._count(adapter, workers, kind) for kind in kinds}
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+        counts = {kind: self._count(adapter, workers, kind) for kind in kinds if kind in adapter.kinds}
+        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in counts}
         for _ in range(self.scale.drains):
             for kind in kinds:
-                yield None
-                found[kind].append(self._drain(adapter, workers, kind, counts[kind]))
+                yield None  # also for what this one cannot do: so all drain the same kind at a time
+                if kind in counts:
+                    found[kind].append(self._drain(adapter, workers, kind, counts[kind]))
         best = {kind: max(turns, key=lambda one: one["drain"]) for kind, turns in found.items()}
-        for kind in kinds:
+        for kind in counts:
             yield f"drain.{kind}", [best[kind]["drain"]]
         for name in ("bytes", "worker", "server"):
             yield f"cost.{name}", [best[adapter.kind][name]]

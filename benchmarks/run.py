@@ -46,7 +46,7 @@ def run(
     made = _Run(programs, say, frozenset(groups), scale)
     installed = [system for system in systems if made.install(system)]
     if "enqueue" in made.groups:
-        made.enqueue(installed, scale)
+        made.enqueue(installed)
     for number in range(scale.repeats):
         made.round(installed, frozenset(ONCE if number else ()))
     if "crash" in made.groups:
@@ -74,10 +74,10 @@ class _Run:
             return False
         return True
 
-    def enqueue(self, systems: list[System], scale: Scale) -> None:
+    def enqueue(self, systems: list[System]) -> None:
         with ExitStack() as stack:
             senders = [one for system in systems if (one := self._sender(system, stack))]
-            for system, measure, values in turns.enqueue(senders, scale):
+            for system, measure, values in turns.enqueue(senders, self._scale):
                 self._found(Figure(system.name, measure, values), system, self.groups)
             for one in senders:
                 if one.failure:

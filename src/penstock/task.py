@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ _ENQUEUE = ": send a job with await task.enqueue(…), or task.enqueue_sync(…)
 _OPTIONS = ": send a job with task.using(delay=…).enqueue(…), or .enqueue_sync(…) from blocking code"
 #: how other libraries spell it
 _OTHERS_SEND = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUEUE) | dict.fromkeys(
-    ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at", "options"), _OPTIONS
+    ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at"), _OPTIONS
 )
 
 
@@ -253,7 +253,7 @@ class _Elsewhere:
         self._name = name
         self._hint = hint
 
-    def __get__(self, task: object, owner: type) -> Any:
+    def __get__(self, task: object, owner: type) -> NoReturn:
         raise AttributeError(f"a Task has no attribute {self._name!r}{self._hint}", name=self._name, obj=task)
 
 

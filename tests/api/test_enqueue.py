@@ -400,7 +400,7 @@ async def test_priorities_come_first_and_inside_one_the_order_of_enqueueing(app:
 async def test_what_is_enqueued_while_a_call_is_on_its_way_travels_together(
     app: Penstock, number: int, calls: int
 ) -> None:
-    """The first goes by itself; many that wait for the same answer go in two halves."""
+    """The first goes by itself; several that wait for the same answer go in two halves."""
 
     @app.task
     async def echo(x: int) -> int:
@@ -472,6 +472,54 @@ async def test_a_connection_that_hangs_holds_up_one_call_not_those_behind_it(sin
             assert not first.done()
             with pytest.raises(Unavailable):
                 await first
+
+
+async def test_a_page_on_a_connection_that_hangs_is_overtaken_by_those_that_come_later(single: Server) -> None:
+    with proxied(single.port) as proxy:
+        app = Penstock(namespace(), url=proxy.url, deadline="5s")
+
+        @app.task
+        async def echo(x: int) -> int:
+            return x
+
+        async with app:
+            await echo.enqueue(0)
+            warm = [asyncio.create_task(echo.enqueue(number)) for number in range(1, 4)]
+            await warm[0]  # the other two are a page, which is on its way now
+            proxy.hang()
+            hung = [asyncio.create_task(echo.enqueue(number)) for number in range(4, 8)]
+            await asyncio.sleep(0.4)  # later than this, nothing follows them on their connection
+            begin = time.monotonic()
+            others = await asyncio.gather(*map(echo.enqueue, range(10, 40)))
+            assert time.monotonic() - begin < 3
+            assert len({job.id for job in others}) == 30
+            await asyncio.gather(*warm, *hung, return_exceptions=True)
+
+
+@pytest.mark.parametrize("refused", ["unique", "full"])
+async def test_jobs_behind_one_that_is_not_taken_keep_their_order(app: Penstock, refused: str) -> None:
+    """Each page says which job must be there before it. Those of which it is not wait for the page, not for the job."""
+    ran: list[int] = []
+
+    @app.task
+    async def note(x: int) -> None:
+        ran.append(x)
+
+    if refused == "unique":
+        other = note.using(unique="one", delay="1h")
+    else:
+        other = note.using(queue="small", delay="1h")
+        await app.queue("small").set(max_size=1)
+    await other.enqueue(-1)
+
+    def sent(number: int) -> Any:
+        return (other if number % 3 == 0 else note).enqueue(number)
+
+    numbers = range(1, 1_000)
+    found = await asyncio.gather(*map(sent, numbers), return_exceptions=True)
+    assert [isinstance(one, Job) and one.created for one in found] == [number % 3 > 0 for number in numbers]
+    await app.run_until_idle(concurrency=1)
+    assert ran == [number for number in numbers if number % 3]
 
 
 async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Penstock) -> None:

@@ -31,6 +31,10 @@ class Call(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     few: bool = False  #: is it sent with few keys, as these will mostly do? An empty answer asks for all of them
     behind: bool = False  #: does its last argument say what must be there before it? An empty answer: it is not
 
+    def is_refused(self, answer: Any) -> bool:
+        """Whether it has to be sent again, unconditionally."""
+        return (self.few or self.behind) and not answer
+
     def __await__(self) -> Generator[Any, None, T]:
         return self.link.run(self).__await__()
 
@@ -94,42 +98,46 @@ class Link:
         connection; if either is in trouble they wait until it is over for that one.
         """
         begin = time.monotonic()
-        answers = await self._answers(calls if len(calls) == 1 else _unconditional(calls), begin, after)
-        if len(calls) == 1 and (calls[0].few or calls[0].behind) and not answers[0]:
-            if after is not None:
-                await asyncio.wait([after])  # it was asked for all keys, too
-            answers = await self._answers(_unconditional(calls), begin, after)
+        sent = calls if len(calls) == 1 else _unconditional(calls)
+        answers = None if after in self._troubled else await self._at_once(sent, self.deadline)
+        is_refused = answers is not None and len(sent) == 1 and sent[0].is_refused(answers[0])
+        if answers is None or is_refused:
+            answers = await self._again(_unconditional(calls), begin, after, at_once=is_refused)
         if self.spy is not None:
             for call, answer in zip(_unconditional(calls), answers, strict=True):
                 self.spy.saw(call, answer)
         return answers
 
-    async def _answers(
-        self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None"
-    ) -> list[Any]:
-        answers = None if after in self._troubled else await self._at_once(calls)
-        return await self._again(calls, begin, after) if answers is None else answers
+    def is_troubled(self, task: "asyncio.Future[Any]") -> bool:
+        """Whether this task has called something that was not simply answered, and is not yet."""
+        return task in self._troubled
 
-    async def _again(self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None") -> list[Any]:
+    async def _again(
+        self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None", *, at_once: bool
+    ) -> list[Any]:
+        """What was not simply answered, when it is over for what must come before; `at_once`: nothing is wrong."""
         task = asyncio.current_task()
         self._troubled.add(task)
         try:
             if after is not None:
                 await asyncio.wait([after])
-            return await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
+            answers = await self._at_once(calls, self._left_since(begin)) if at_once else None
+            if answers is None:
+                answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
+            return answers
         finally:
             self._troubled.discard(task)
 
     def _left_since(self, begin: float) -> float:
         return self.deadline - (time.monotonic() - begin)
 
-    async def _at_once(self, calls: Sequence[Call[Any]]) -> list[Any] | None:
+    async def _at_once(self, calls: Sequence[Call[Any]], within: float) -> list[Any] | None:
         """The answers, if there is a connection and nothing is wrong: mostly, and then there is less to do."""
         pipe = self.endpoint.pipe()
         if pipe is None or pipe.is_crowded or not calls:
             return None
         try:
-            answers = await pipe.post(b"".join(map(self._short, calls)), len(calls), self.deadline)
+            answers = await pipe.post(b"".join(map(self._short, calls)), len(calls), within)
         except (redis_errors.RedisError, OSError):
             return None
         return None if any(isinstance(answer, Exception) for answer in answers) else answers
@@ -161,7 +169,7 @@ class Link:
         """Send one call from blocking code."""
         begin = time.monotonic()
         answer = self._answer_sync(call, begin)
-        if (call.few or call.behind) and not answer:
+        if call.is_refused(answer):
             (again,) = _unconditional([call])
             answer = self._answer_sync(again, begin)
         if self.spy is not None:
