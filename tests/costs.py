@@ -67,11 +67,11 @@ async def slow_scripts(engine: Engine, stopwatch: Stopwatch) -> list[str]:
     client: Any = await engine.link.endpoint.client()
     late, slow = [], []
     for entry in await client.slowlog_get(1000):
-        command, which, *_ = entry["command"].decode(errors="replace").split()
-        if command not in {"EVAL", "EVALSHA", "FCALL"}:
+        words = entry["command"].decode(errors="replace").split()
+        if words[0] not in {"EVAL", "EVALSHA", "FCALL"}:
             continue
         lap = stopwatch.laps.get(entry["id"])
-        late.append(f"{_verb(which)} {entry['duration'] / 1000:.1f} ms ({lap or 'not timed'})")
+        late.append(f"{_verb(words[1])} {entry['duration'] / 1000:.1f} ms ({lap or 'not timed'})")
         if lap is None or lap.own > TOO_LONG_US:
             slow.append(late[-1])
     stats = await client.info("commandstats")
