@@ -1,7 +1,7 @@
 """The jobs of one event loop that wait to be sent: what is enqueued while calls are on their way travels together."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -28,8 +28,13 @@ class _Ahead:
     begun: float
     task: "asyncio.Task[None] | None" = None
 
-    def last(self) -> str:
-        return self.page[-1][0].id
+    def mark(self) -> str:
+        return mark_of(job for job, _, _ in self.page)
+
+
+def mark_of(page: Iterable[NewJob]) -> str:
+    """The id that tells whether it is stored: none that the program gave, as that may have been there before."""
+    return next((job.id for job in page if not job.header.nonce), "")
 
 
 class Line:
@@ -90,7 +95,8 @@ class Line:
         """Whether there is room on the way, behind a call that goes well.
 
         Behind one in trouble, or late, it would wait, and could not be overtaken by another connection. One that a
-        caller sends by itself cannot be waited for: its task may never end.
+        caller sends by itself cannot be waited for: its task may never end. Of one with ids of the program's alone the
+        server cannot tell whether it was there.
         """
         if not self._ahead:
             return True
@@ -98,6 +104,7 @@ class Line:
         return (
             len(self._ahead) < AHEAD
             and before.task is not None
+            and before.mark() != ""
             and not self._engine.link.is_troubled(before.task)
             and self._loop.time() - before.begun < SLOW
         )
@@ -133,7 +140,7 @@ class Line:
     async def _send(self, sent: _Ahead, before: _Ahead | None) -> None:
         answers = [answer for _, answer, _ in sent.page]
         try:
-            call = self._engine.enqueue([job for job, _, _ in sent.page], before.last() if before else "")
+            call = self._engine.enqueue([job for job, _, _ in sent.page], before.mark() if before else "")
             placed = await self._engine.link.run(call, after=before.task if before else None)
             self._ended(sent)  # before those who wait hear of it: the server need not wait for them
         except PenstockError as error:
@@ -156,12 +163,18 @@ class Line:
         """Wait for the calls on their way from now on, but not for ever."""
         if self._patience is not None:
             self._patience.cancel()
-        self._patience = self._loop.call_later(PATIENCE, self._overtake) if self._waiting else None
+        due = self._loop.time() + PATIENCE
+        self._patience = self._loop.call_at(due, self._overtake, due) if self._waiting else None
 
-    def _overtake(self) -> None:
-        """Those that wait go by another connection."""
+    def _overtake(self, due: float) -> None:
+        """Those that wait go by another connection.
+
+        Not while none can be had, as no server is found yet. If this comes late, it was the loop that was held up, and
+        the answers may be there.
+        """
         self._forget_cancelled()
-        if self._waiting and len(self._sending) < IN_FLIGHT:
+        is_punctual = self._loop.time() - due < PATIENCE / 5
+        if is_punctual and self._waiting and self._engine.link.endpoint.is_open and len(self._sending) < IN_FLIGHT:
             self._ahead.clear()
             self._start()
         self._be_patient()

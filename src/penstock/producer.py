@@ -9,7 +9,7 @@ from penstock.engine.answers import Placed, queue_full
 from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
 from penstock.engine.link import Call
 from penstock.errors import BadArguments
-from penstock.line import AHEAD, BYTES, Line
+from penstock.line import AHEAD, BYTES, Line, mark_of
 from penstock.stored import is_plain
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Producer:
         try:
             async for page in pages(jobs):
                 answered = await sent[0].placed() if len(sent) == AHEAD else None
-                self._send(page, sent)
+                await self._send(page, sent)
                 await asyncio.sleep(0)  # now it is on its way
                 if answered is not None:
                     sent.popleft()
@@ -61,8 +61,10 @@ class Producer:
         finally:
             await _arrival([one.answers for one in sent])
 
-    def _send(self, page: list[NewJob], sent: "deque[_Sent]") -> None:
-        last, behind = (sent[-1].answers, sent[-1].page[-1].id) if sent else (None, "")
+    async def _send(self, page: list[NewJob], sent: "deque[_Sent]") -> None:
+        last, behind = (sent[-1].answers, mark_of(sent[-1].page)) if sent else (None, "")
+        if last is not None and not behind:
+            await asyncio.wait([last])  # nothing would tell whether it was there
         call = self._engine.enqueue(page, behind)
         sent.append(_Sent(page, call, asyncio.ensure_future(self._engine.link.together(call, after=last))))
 

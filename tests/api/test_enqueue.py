@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -520,6 +521,79 @@ async def test_jobs_behind_one_that_is_not_taken_keep_their_order(app: Penstock,
     assert [isinstance(one, Job) and one.created for one in found] == [number % 3 > 0 for number in numbers]
     await app.run_until_idle(concurrency=1)
     assert ran == [number for number in numbers if number % 3]
+
+
+async def test_jobs_behind_a_page_that_ends_with_a_known_id_keep_their_order(app: Penstock) -> None:
+    """That this job is there does not tell that the others of its page are."""
+    ran: list[int] = []
+
+    @app.task
+    async def note(x: int) -> None:
+        ran.append(x)
+
+    known, unique = note.using(id="mine", delay="1h"), note.using(unique="one", delay="1h")
+    await asyncio.gather(known.enqueue(-1), unique.enqueue(-1))
+    choice = Random(7)
+    for first in range(0, 8_000, 400):
+        kinds = choice.choices([note, known, unique], k=400)
+        await asyncio.gather(*(kind.enqueue(first + number) for number, kind in enumerate(kinds)))
+    await app.run_until_idle(concurrency=1)
+    assert ran == sorted(ran)
+
+
+async def test_pages_of_known_ids_alone_do_not_overtake_each_other(app: Penstock) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def note(x: int) -> None:
+        ran.append(x)
+
+    for turn in range(2):
+        await app.enqueue_many(note.using(id=f"note-{number}").call(number) for number in range(250 * (turn + 1)))
+    await asyncio.gather(*(note.using(id=f"note-{number}").enqueue(number) for number in range(400, 900)))
+    await app.run_until_idle(concurrency=1)
+    assert ran == list(range(900))
+
+
+async def test_a_program_that_blocks_its_loop_does_not_spoil_the_order_of_its_jobs(app: Penstock) -> None:
+    """The answers are there, but were not heard: that is no reason to overtake."""
+    ran: list[int] = []
+
+    @app.task
+    async def note(x: int) -> None:
+        ran.append(x)
+
+    unique = note.using(unique="one", delay="1h")
+    await unique.enqueue(-1)
+
+    async def block(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        time.sleep(0.6)  # noqa: ASYNC251
+
+    for turn in range(6):
+        numbers = range(600 * turn, 600 * (turn + 1))
+        await asyncio.gather(*((note if n % 3 else unique).enqueue(n) for n in numbers), block(turn))
+    await app.run_until_idle(concurrency=1)
+    assert ran == [number for number in range(3_600) if number % 3]
+
+
+@pytest.mark.parametrize("lane", [(), Lane("line", ordered=True)], ids=["plain", "ordered"])
+async def test_the_first_jobs_are_in_order_however_long_the_server_takes_to_be_found(single: Server, lane: Any) -> None:
+    ran: list[int] = []
+    with proxied(single.port) as proxy:
+        app = Penstock(namespace(), url=proxy.url, deadline="10s")
+
+        @app.task(lane=lane)
+        async def note(x: int) -> None:
+            ran.append(x)
+
+        proxy.stall("replies")
+        asyncio.get_running_loop().call_later(1.5, proxy.flow)
+        await asyncio.gather(*map(note.enqueue, range(500)))
+        await app.run_until_idle(concurrency=1)
+        await app.aclose()
+    assert ran == list(range(500))
 
 
 async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Penstock) -> None:

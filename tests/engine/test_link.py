@@ -12,6 +12,7 @@ from penstock.engine.answers import Leased
 from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.scripts import SCHEMA, load
+from penstock.engine.trip import packed
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable, UnsuitableServer
 from penstock.server.connect import Endpoint
 from penstock.server.urls import parse
@@ -220,6 +221,20 @@ async def test_a_server_that_was_never_there_is_unavailable_within_the_deadline(
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
             engine.enqueue([new_job()]).sync()
         assert time.monotonic() - began < 2 * 0.3 + 1.5
+
+
+async def test_a_call_with_less_time_left_than_others_on_its_connection_is_refused_in_its_time(proxy: Proxy) -> None:
+    async with opened(proxy.url) as engine:
+        client: Any = await engine.link.endpoint.client()
+        pipe = await client.connection_pool.pipe()
+        proxy.stall("requests")
+        ping = packed(("PING",))
+        longer, begin = pipe.post(ping, 1, 20.0), time.monotonic()
+        with pytest.raises(TimeoutError):
+            await pipe.post(ping, 1, 0.1)
+        assert time.monotonic() - begin < 5
+        proxy.flow()
+        assert await longer == [b"PONG"]
 
 
 # A reply is lost

@@ -99,7 +99,7 @@ class Engine:
     # Entering the line
 
     def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> Call[list[Placed]]:
-        """Put jobs into line. `behind`: the last job of a call that was sent just before and is not answered yet."""
+        """Put jobs into line. `behind`: a new job in the call that was sent just before and is not answered yet."""
         if len(jobs) == 1 and not behind:
             (job,) = jobs
             packed, plain = self._form_of(job.header)

@@ -69,6 +69,12 @@ class Endpoint:
             if self._search.is_current(search):
                 return await self._client_of(node)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this loop has a client of a verified server."""
+        current = self._asyncs.get(asyncio.get_running_loop())
+        return current is not None and current.node is self._search.found
+
     def pipe(self) -> Pipe | None:
         """Give the connection that all of this loop share, if there is one to a verified server, and it answers."""
         current = self._asyncs.get(asyncio.get_running_loop())

@@ -111,6 +111,7 @@ class Pipe(Wire):
         self._trips: deque[_Trip] = deque()
         self._retired = False
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
 
     @property
     def is_good(self) -> bool:
@@ -148,14 +149,14 @@ class Pipe(Wire):
             raise redis_errors.ConnectionError("the connection was closed")
         trip = _Trip(self._loop, count, within)
         self._trips.append(trip)
-        if within is not None and self._alarm is None:
-            self._alarm = self._loop.call_at(trip.until, self._refuse_late)
+        if trip.until < self._alarm_at:
+            self._set_alarm(trip.until)
         self.send(data)
         return trip.answers
 
     def _refuse_late(self) -> None:
         """One timer for all: those whose time is over wait no more. Their answers may still come."""
-        now, self._alarm, following = self._loop.time(), None, math.inf
+        now, following = self._loop.time(), math.inf
         for trip in self._trips:
             if trip.answers.done():
                 continue
@@ -163,8 +164,13 @@ class Pipe(Wire):
                 trip.answers.set_exception(TimeoutError("no answer in time"))
             else:
                 following = min(following, trip.until)
-        if following < math.inf:
-            self._alarm = self._loop.call_at(following, self._refuse_late)
+        self._set_alarm(following)
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._loop.call_at(at, self._refuse_late) if at < math.inf else None
 
     def retire(self, *, after_use: bool = False) -> None:
         """Close it as soon as nobody waits for an answer: now, or when it has been used."""
@@ -194,9 +200,7 @@ class Pipe(Wire):
 
     def ended(self, error: Exception) -> None:
         self.resume_writing()  # who waits finds that it is closed
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._set_alarm(math.inf)
         for trip in self._trips:
             if not trip.answers.done():
                 trip.answers.set_exception(redis_errors.ConnectionError(str(error)))

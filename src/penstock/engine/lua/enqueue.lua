@@ -4,7 +4,7 @@
 -- include: record memo mail room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
 -- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
---       the one before it has, and its payload; then, if what was sent before may not be stored yet, the id of the last of that
+--       the one before it has, and its payload; then, if what was sent before may not be stored yet, the id of one of that
 -- returns: nothing, if that is not stored, or more keys are needed; ready or running, if all of them were created and are that; else per job: created |
 --          exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown | sealed |
 --          cancelled | ended, its id and nothing

@@ -4,8 +4,8 @@
 -- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
 -- keys: jobs ready payloads queues counts stats events leases calls
 
--- A page that followed another at once must not come before it, should that have been asked for more keys. What tells is the last
--- job of that: if just this one was there already, and others were not, nobody sees it.
+-- A page that followed another at once must not come before it, should that have been asked for more keys. What tells is a
+-- job of that which only it can have brought.
 local behind = ARGC % 3 == 1 and ARGV[ARGC]
 if behind then ARGC = ARGC - 1 end
 if behind and call('HEXISTS', jobs, behind) == 0 then return {} end
