@@ -1,7 +1,7 @@
 """The jobs of one event loop that wait to be sent: what is enqueued while calls are on their way travels together."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -29,12 +29,12 @@ class _Ahead:
     task: "asyncio.Task[None] | None" = None
 
     def mark(self) -> str:
-        return mark_of(job for job, _, _ in self.page)
+        return mark_of([job for job, _, _ in self.page])
 
 
-def mark_of(page: Iterable[NewJob]) -> str:
-    """The id that tells whether it is stored: none that the program gave, as that may have been there before."""
-    return next((job.id for job in page if not job.header.nonce), "")
+def mark_of(page: Sequence[NewJob]) -> str:
+    """The id that tells whether it is stored: the last that the program did not give, as that may be an earlier one."""
+    return next((job.id for job in reversed(page) if not job.header.nonce), "")
 
 
 class Line:
