@@ -34,6 +34,7 @@ class Model:
         self.attempts: dict[str, list[Attempt]] = {}
         self.logs: dict[str, list[Any]] = {}  #: attempts and how many lines they sent, how many are gone, the others
         self.workers: dict[str, int] = {}  #: alive until
+        self.lives: dict[str, int] = {}  #: how long each lives without a renewal
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
         self.at_rest: set[str] = set()  #: workers that may be given a job by letter, unless they were woken
@@ -43,7 +44,8 @@ class Model:
         self.crons: dict[str, tuple[Spec, Standing]] = {}
         self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
-        self.seq = self.fence = self.grace = 0
+        self.seq = self.fence = 0
+        self.resumed = 0  #: when the last silence ended
         self.seen: int | None = None  #: when a worker, or one that looks after them, was last heard of
 
     def among(self, *states: State) -> dict[str, Header]:
@@ -243,12 +245,12 @@ class Model:
     def register(self, worker: str, life: int) -> str:
         if worker in self.retired:
             return "retired"
-        self._heard(life)
-        self.workers[worker] = self.now + life
+        self._heard()
+        self.workers[worker], self.lives[worker] = self.now + life, life
         return "ok"
 
     def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], int]:
-        self._heard(life)
+        self._heard()
         known = [worker for worker in workers if worker in self.workers]
         self.workers.update(dict.fromkeys(known, self.now + life))
         asked = [(worker, job_id) for worker in known for job_id in sorted(self.held_by([worker]))]
@@ -262,18 +264,20 @@ class Model:
     def reap(
         self, life: int, worker: str = "", started: Collection[str] = (), *, limit: int, crashes: int, cause: str
     ) -> tuple[int, int]:
-        quiet = self.now < self._heard(life)
-        late = [name for name, until in self.workers.items() if until < self.now and not quiet]
+        resumed = self._heard()
+        late = [w for w, until in self.workers.items() if until < self.now >= resumed + self.lives[w]]
         lose = partial(self._lose, started if worker else self.jobs, crashes, cause)
         moved, more = self._take_back("reap", [worker] if worker else late, limit, lose)
         return moved, max(more, not worker and moved >= limit)  # after a full page there may be other dead workers
 
-    def _heard(self, life: int) -> int:
-        """If nobody was heard of for half a life, nobody could be: none is taken for dead for one life from now."""
-        if self.seen is not None and self.now - self.seen > life / 2:
-            self.grace = self.now + life
-        self.seen, self.grace = self.now, min(self.grace, self.now + life)
-        return self.grace
+    def _heard(self) -> int:
+        """When the last silence ended: nobody spoke for half the life of a worker that was alive before."""
+        if self.seen is not None:
+            alive = [worker for worker, until in self.workers.items() if until > self.seen]
+            if any(self.now - self.seen > self.lives[worker] / 2 for worker in alive):
+                self.resumed = self.now
+        self.seen = self.now
+        return self.resumed
 
     def _take_back(self, verb: str, workers: list[str], limit: int, lose: Callable[[str], None]) -> tuple[int, int]:
         """How many of their jobs were moved, and 1 if there are more; a worker that holds none is forgotten."""
@@ -283,8 +287,8 @@ class Model:
         gone = [worker for worker in workers if not self.held_by([worker])]
         for worker in gone:
             self.retired[worker] = self.now
-            self.workers.pop(worker, None)
-            self.calls.pop(worker, None)
+            for known in (self.workers, self.lives, self.calls):
+                known.pop(worker, None)
         return len(page), int(len(gone) < len(workers))
 
     def _lose(self, started: Collection[str], budget: int, cause: str, job_id: str) -> None:

@@ -65,7 +65,8 @@ async def _flagged_after_its_end(engine: Engine, client: Any) -> None:
 
 
 async def _worker_forgotten(engine: Engine, client: Any) -> None:
-    await client.zrem(engine.keys("workers"), "worker")
+    for name in ("workers", "lives"):
+        await client.zrem(engine.keys(name), "worker")
     for name in ("nodes", "calls"):
         await client.hdel(engine.keys(name), "worker")
     await client.zrem(engine.keys("idle"), "*\x1fworker")
@@ -127,6 +128,9 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("conservation", "forgotten without having been there", _hset("meta", "forgotten", "1")),
     ("nodes", "a worker without its node", _hdel("nodes", "worker")),
     ("nodes", "a node without its worker", _hset("nodes", "ghost")),
+    ("lives", "a worker whose life is not known", _zrem("lives", "worker")),
+    ("lives", "a worker with another life than it registered", _zadd("lives", "worker", 7)),
+    ("lives", "the life of a worker that is not there", _zadd("lives", "ghost", 7)),
     ("calls", "calls of a worker that is not there", _hset("calls", "ghost", "1")),
     ("idle", "a sleeper that is not there", _zadd("idle", "*\x1fghost")),
     ("crons", "a schedule without its state", _hset("crons", "spec\x1fghost", pack(new_spec()))),

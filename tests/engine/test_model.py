@@ -31,7 +31,7 @@ ERROR = '{"type": "Error"}'
 
 HASHES = ("meta", "jobs", "payloads", "results", "attempts", "logs", "unique", "queues", "calls", "counts", "crons")
 INDEXES = ("ready", "leases", "scheduled", "finished", "dead", "tombs")
-ZSETS = (*INDEXES, "deaths", "cancels", "timers", "workers", "retired", "ticks")
+ZSETS = (*INDEXES, "deaths", "cancels", "timers", "workers", "lives", "retired", "ticks")
 READ = f"""
 local found = {{}}
 for i = 1, {len(HASHES)} do found[i] = redis.call('HGETALL', KEYS[i]) end
@@ -82,7 +82,7 @@ def _named(rows: list[bytes]) -> dict[str, bytes]:
 
 def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
     return {name: {member: int(score) for member, score in found[name].items()} for name in ZSETS} | {
-        "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "grace", "seen")},
+        "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "resumed", "seen")},
         "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
         "payloads": all_payloads(found["jobs"], found["payloads"]),
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
@@ -128,12 +128,13 @@ def expected(model: Model) -> dict[str, Any]:
         "deaths": {f"{h.death}{SEPARATOR}{h.since:014d}{SEPARATOR}{one}": 0 for one, h in model.among("dead").items()},
         "queues": model.paused,
         "workers": model.workers,
+        "lives": model.lives,
         "retired": model.retired,
         "calls": model.calls,
         "crons": {f"spec{SEPARATOR}{name}": spec for name, (spec, _) in model.crons.items()}
         | {f"state{SEPARATOR}{name}": standing for name, (_, standing) in model.crons.items()},
         "ticks": {name: one.look for name, (_, one) in model.crons.items() if one.status == "active"},
-        "meta": {"seq": model.seq, "fence": model.fence, "grace": model.grace, "seen": model.seen or 0},
+        "meta": {"seq": model.seq, "fence": model.fence, "resumed": model.resumed, "seen": model.seen or 0},
     }
 
 

@@ -175,6 +175,7 @@ STRAYS: dict[str, Any] = {
     "waiting": {"ghost": "client\x1f", "done": "client\x1f"},
     "nodes": {"ghost": b"\x94\xa2{}\x90\x01\x01"},
     "calls": {"ghost": "7"},
+    "lives": {"ghost": 7, "foreign": 8},
     "held": {"lock:t\x1fdefault\x1f" + "0" * 16 + "\x1fghost": 0, "lock:t\x1fdefault\x1f50\x1fready": 0, "foreign": 0},
     "holders": {"lock:t\x1fghost": 0, "lock:t\x1fready": 0, "foreign": 0},
     "lanes": {"lock:ghost": b"\x95\x01\x00\x00\xa0\xa0", "lane:text": b"garbage", "lane:map": b"\x80"},
@@ -199,7 +200,7 @@ async def test_foreign_members_are_taken_out(engine: Engine, name: str) -> None:
     assert {key for key in before if before[key] != after[key]} <= {engine.keys(name)}
 
 
-@pytest.mark.parametrize("name", ["scheduled", "dead", "finished", "tombs"])
+@pytest.mark.parametrize("name", ["scheduled", "dead", "finished", "tombs", "lives"])
 async def test_a_wrong_time_in_an_index_is_put_right(engine: Engine, name: str) -> None:
     await populate(engine)
     client = await raw(engine)

@@ -60,5 +60,5 @@ async def test_it_moves_no_job_and_writes_no_event(engine: Engine) -> None:
     await engine.register("w", LIFE)
     after = await dump(engine)
     changed = {key for key in before if before[key] != after[key]}
-    assert changed == {engine.keys(name) for name in ("workers", "nodes", "meta")}
+    assert changed == {engine.keys(name) for name in ("workers", "lives", "nodes", "meta")}
     assert await happened(engine) == [("enqueue", "a", "")]

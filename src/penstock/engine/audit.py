@@ -22,6 +22,7 @@ _PAGE = 500
 _KEPT = ("missing", "kept", "kept twice")
 _INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
 _BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks", "chores")
+_BY_NUMBER = (*_BY_TIME, "lives")
 
 
 class Finding(NamedTuple):
@@ -137,7 +138,7 @@ class _Audit:
         for name in names:
             (pipe.hexists if KINDS[name] == "hash" else pipe.zscore)(self._key(name), "")
         for name, value in zip(names, await pipe.execute(raise_on_error=False), strict=True):
-            if value != (True if KINDS[name] == "hash" else float("inf") if name in _BY_TIME else 0):
+            if value != (True if KINDS[name] == "hash" else float("inf") if name in _BY_NUMBER else 0):
                 self._report("keys", self._key(name), "has no sentinel")
 
     # Forward: from each header to where the job must be
@@ -312,12 +313,16 @@ class _Audit:
     async def _check_workers(self) -> None:
         alive = {name async for page in self._pages("workers") for name, _ in page}
         retired = {name async for page in self._pages("retired") for name, _ in page}
-        nodes = {name async for page in self._pages("nodes") for name, _ in page}
+        lives = {name: life async for page in self._pages("lives") for name, life in page}
+        registered = {name: _life_in(raw) async for page in self._pages("nodes") for name, raw in page}
+        nodes = registered.keys()
         calls = {name async for page in self._pages("calls") for name, _ in page}
         idle = {name.rpartition(b"\x1f")[2] async for page in self._pages("idle") for name, _ in page}
         holding = {name.partition(b"\x1f")[0] async for page in self._pages("leases") for name, _ in page}
         for rule, names in (
             ("nodes", nodes ^ alive),
+            ("lives", lives.keys() - alive),
+            ("lives", {name for name in alive & nodes if registered[name] not in {0, lives.get(name)}}),
             ("calls", calls - alive),
             ("idle", idle - alive),
             ("leases", holding - alive),
@@ -409,6 +414,14 @@ def _paused(raw: bytes) -> bool:
         return bool(msgspec.msgpack.decode(raw)[1])
     except (msgspec.MsgspecError, TypeError, IndexError):
         return False
+
+
+def _life_in(node: bytes) -> int:
+    """The life that a worker registered; 0 if that is lost."""
+    try:
+        return int(msgspec.msgpack.decode(node)[2])
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError):
+        return 0
 
 
 def _job_of(member: bytes) -> str:

@@ -11,7 +11,8 @@ from typing import Final
 from penstock.errors import BadOption
 
 KINDS: Final[dict[str, str]] = {
-    # schema, seq, fence, seen, grace, accepted, forgotten, halted (names of paused tasks), asleep (1: a worker may be
+    # schema, seq, fence, seen (when a worker was last heard of), resumed (when the last silence ended), accepted,
+    # forgotten, halted (names of paused tasks), asleep (1: a worker may be
     # in idle), settings (1: something was set for a queue once)
     "meta": "hash",
     "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from
@@ -37,6 +38,7 @@ KINDS: Final[dict[str, str]] = {
     "waiting": "hash",  # id of an unfinished job, {end} or {more} and that of a batch → clients to be told
     "queues": "hash",  # queue → [paused][ max=how many may wait.][ how many may run]
     "workers": "zset",  # alive until: worker
+    "lives": "zset",  # ms that it lives without a renewal: worker
     "nodes": "hash",  # worker → msgpack [information as JSON, queues, life, since]
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that
     "retired": "zset",  # since when: worker whose id is refused

@@ -34,6 +34,7 @@ _REST: Final = (
     "idle",
     "calls",
     "nodes",
+    "lives",
     "crons",
     "jobs",
     "batches",

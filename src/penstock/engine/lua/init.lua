@@ -4,7 +4,7 @@
 -- flags: allow-oom
 -- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons batches logs
 -- keys: ready held holders leases idle cancels keepers roster deaths
--- keys: openings scheduled timers workers retired dead finished tombs ticks chores events
+-- keys: openings scheduled timers workers lives retired dead finished tombs ticks chores events
 -- include: trees
 -- args: none
 -- returns: the schema version found or made
@@ -20,7 +20,7 @@ for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, ros
   call('ZADD', key, 0, '')
 end
 be_trees()
-for _, key in ipairs({ openings, scheduled, timers, workers, retired, dead, finished, tombs, ticks, chores }) do
+for _, key in ipairs({ openings, scheduled, timers, workers, lives, retired, dead, finished, tombs, ticks, chores }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then

@@ -2,32 +2,31 @@
 -- Anyone may call it, any number at once. It starts from `leases`: a worker that no index knows is dead too.
 -- flags: allow-oom
 -- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle life
--- args: how many jobs at most, crashes that bury a job, life in ms, cause as JSON; then, to reap one worker that is known to be
+-- args: how many jobs at most, crashes that bury a job, life in ms of a worker that did not register its own, cause as JSON; then, to reap one worker that is known to be
 --       dead, its id and the ids of the jobs it had really started: only those are charged with a crash
 -- returns: how many jobs were moved, 1 if there are more
 -- event: reap
 local limit, budget, named = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGC >= 5 and ARGV[5]
-local grace = heard(tonumber(ARGV[3]))
+local resumed, life = heard(), tonumber(ARGV[3])
 
 local started = {}
 for at = 6, ARGC do started[ARGV[at]] = true end
 
--- dead_workers() → those that hold jobs and are past their life, until the page is full; then those that hold none.
+-- dead_workers() → those that hold jobs and are dead, until the page is full; then those that hold none.
 local function dead_workers()
   local found, taken, from = {}, 0, '('
   while taken < limit do
     local first = call('ZRANGE', leases, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     if not first then break end
     local worker = string.match(first, '^[^\31]*')
-    local alive = call('ZSCORE', workers, worker)
-    if not alive or tonumber(alive) < now then
+    if is_dead(worker, resumed, life) then
       found[#found + 1] = worker
       taken = taken + #held_by(worker, limit - taken)
     end
     from = '[' .. worker .. AFTER
   end
   for _, worker in ipairs(call('ZRANGE', workers, '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 100)) do
-    if #held_by(worker, 1) == 0 then found[#found + 1] = worker end
+    if is_dead(worker, resumed, life) and #held_by(worker, 1) == 0 then found[#found + 1] = worker end
   end
   return found
 end
@@ -45,7 +44,7 @@ local function lost(id, h)
 end
 
 local ids, members = {}, {}
-local gone = named and { named } or (now < grace and {} or dead_workers())
+local gone = named and { named } or dead_workers()
 for _, worker in ipairs(gone) do
   for _, member in ipairs(held_by(worker, limit - #members)) do
     members[#members + 1] = member

@@ -1,7 +1,7 @@
 -- reconcile: one page of one part is made to agree with the headers, which are the truth. A pass over `jobs` puts back
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
--- keys: payloads results attempts logs waiting queues workers retired idle calls nodes
+-- keys: payloads results attempts logs waiting queues workers retired idle calls nodes lives
 -- include: record mail label header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
@@ -163,7 +163,7 @@ local belongs = {
   workers = function(member)
     if call('ZSCORE', retired, member) then return false end
     if call('HEXISTS', nodes, member) == 0 then
-      fix(set, nodes, member, cmsgpack.pack({ '{}', { '*' }, 0, now }))
+      fix(set, nodes, member, cmsgpack.pack({ '{}', { '*' }, tonumber(call('ZSCORE', lives, member) or 0), now }))
     end
     return true
   end,
@@ -183,13 +183,18 @@ local belongs = {
   end,
   idle = function(member) return known(last_part(member)) end,
   calls = function(member) return known(member) end,
-  nodes = function(member) return known(member) end,
+  nodes = function(member, value)
+    local life = known(member) and tonumber(unpacked(value)[3]) or 0   -- 0: what it registered is lost
+    if life > 0 then due(lives, life, member) end
+    return known(member)
+  end,
+  lives = function(member) return known(member) end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
                  calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
-                idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
+                lives = lives, idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
                 roster = roster, chores = chores }
 
 -- turn_page() → the next cursor. A function, for there may be no more than 200 locals at once.

@@ -7,9 +7,10 @@ local worker = ARGV[1]
 if call('ZSCORE', retired, worker) then return 'retired' end
 local names = {}
 for at = 4, ARGC do names[#names + 1] = ARGV[at] end
-heard(tonumber(ARGV[2]))
+heard()
 rouse(worker)
 call('HSET', nodes, worker, cmsgpack.pack({ ARGV[3], names, tonumber(ARGV[2]), now }))
+call('ZADD', lives, ARGV[2], worker)
 call('ZADD', workers, now + ARGV[2], worker)
 be_trees()
 return 'ok'

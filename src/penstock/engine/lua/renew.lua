@@ -25,6 +25,6 @@ for at = 2, ARGC do
     words[#words + 1] = 'unknown'
   end
 end
-heard(tonumber(ARGV[1]))
+heard()
 if #alive > 3 then call(unpack(alive)) end
 return { words, asked, late }

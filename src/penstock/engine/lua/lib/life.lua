@@ -1,15 +1,39 @@
--- Workers' lives.
--- keys: workers nodes calls retired
+-- Workers' lives. Each worker says when it registers how long it lives without a renewal: those of a supervisor 10 s, those
+-- inside a program 30 s.
+-- keys: workers nodes calls retired lives
 
--- heard(life): somebody renewed or looked after the others. If nobody had for half a life (the server was stopped, failed
--- over or its clock stepped), no worker could, so none is taken for dead for one life from now. → until when
-local function heard(life)
-  local found = call('HMGET', meta, 'seen', 'grace')
-  local gap, grace = now - tonumber(found[1] or now), tonumber(found[2] or 0)
-  if gap > life / 2 or gap < 0 then grace = now + life end
-  if grace > now + life then grace = now + life end
-  call('HSET', meta, 'seen', now, 'grace', grace)
-  return grace
+-- alive_until(worker) → when its life ends, unless it is renewed; 0 of one that is not registered.
+local function alive_until(worker) return tonumber(call('ZSCORE', workers, worker) or 0) end
+
+-- is_silence(since) → was nobody heard for more than half of the life of some worker that was alive then? Either the server was
+-- away and nobody could renew, or all workers with so short a life are dead. Workers that were dead by then do not count, for
+-- otherwise they would make a silence of every pause between two calls of those that live longer.
+local function is_silence(since)
+  local from, page = 0, nil
+  repeat
+    page = call('ZRANGE', lives, '-inf', '(' .. 2 * (now - since), 'BYSCORE', 'LIMIT', from, 100)
+    for _, worker in ipairs(page) do
+      if alive_until(worker) > since then return true end
+    end
+    from = from + 100
+  until #page < 100
+  return false
+end
+
+-- heard(): somebody registered, renewed or looked after the others. → when the last silence ended. From then on each worker has
+-- one life of its own to renew in, whoever speaks first.
+local function heard()
+  local found = call('HMGET', meta, 'seen', 'resumed')
+  local seen, resumed = tonumber(found[1]) or now, tonumber(found[2]) or 0
+  if now < seen or is_silence(seen) then resumed = now end
+  call('HSET', meta, 'seen', now, 'resumed', math.min(resumed, now))
+  return resumed
+end
+
+-- is_dead(worker, resumed, life) → is it past its life, and was there no silence in the last life? One that is not registered is
+-- past its life, and has the life that is given.
+local function is_dead(worker, resumed, life)
+  return alive_until(worker) < now and now >= resumed + (call('ZSCORE', lives, worker) or life)
 end
 
 -- rouse(worker): it no longer waits for work in any queue.
@@ -24,6 +48,7 @@ local function depart(worker)
   rouse(worker)
   call('ZADD', retired, now, worker)
   call('ZREM', workers, worker)
+  call('ZREM', lives, worker)
   call('HDEL', nodes, worker)
   call('HDEL', calls, worker)
 end
