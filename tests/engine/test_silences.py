@@ -129,3 +129,39 @@ async def test_a_worker_whose_life_was_lost_is_judged_by_that_of_whoever_looks(e
     clock.advance(1_000)
     await _speak(engine, "other", LONG)
     assert await states(engine) == {"w": "ready"}
+
+
+STEPS = [1_000, 60_000, 86_400_000]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_clock_that_steps_back_keeps_no_dead_worker_alive(engine: Engine, clock: Clock, step: int) -> None:
+    await _busy(engine, "dead", SHORT)
+    await _busy(engine, "idle", SHORT)
+    await _busy(engine, "long", LONG)
+    clock.advance(SHORT // 3)
+    await _speak(engine, "long", LONG)
+    clock.advance(-step)
+    for _ in range(4):
+        assert await _speak(engine, "long", LONG) == ["ok"]
+        assert (await engine.renew(SHORT, ["idle"])).words == ["ok"]
+        assert set((await states(engine)).values()) == {"running"}
+        clock.advance(SHORT // 3)
+    lives = {node.worker: node.alive_until for node in await Views(engine).workers()}
+    assert max(lives.values()) <= clock() + LONG
+    await _speak(engine, "long", LONG)
+    assert await states(engine) == {"dead": "ready", "idle": "running", "long": "running"}
+
+
+async def test_after_a_step_back_thousands_of_workers_live_no_longer_than_their_lives(
+    engine: Engine, clock: Clock
+) -> None:
+    await engine.register("w", SHORT)
+    client, names = await raw(engine), [f"w{n}" for n in range(2_500)]
+    node = await client.hget(engine.keys("nodes"), "w")
+    await client.hset(engine.keys("nodes"), mapping=dict.fromkeys(names, node))
+    await client.zadd(engine.keys("lives"), dict.fromkeys(names, SHORT))
+    await client.zadd(engine.keys("workers"), dict.fromkeys(names, clock() + SHORT))
+    clock.advance(-60_000)
+    assert await engine.reap(LONG) == (0, 0)
+    assert {node.alive_until for node in await Views(engine).workers()} == {clock() + SHORT}

@@ -20,12 +20,28 @@ local function is_silence(since)
   return false
 end
 
+-- shorten_lives(): the clock stepped back, so what was reckoned by the old one ends too late. Nobody lives longer from now than a
+-- renewal gives. It looks at all workers, once for each step: 3,000 of them take a few milliseconds.
+local function shorten_lives()
+  local rows = call('ZRANGE', workers, '(' .. now, '(inf', 'BYSCORE', 'WITHSCORES')
+  for from = 1, #rows, 1000 do
+    local names, late = {}, { 'ZADD', workers }
+    for i = from, math.min(from + 999, #rows), 2 do names[#names + 1] = rows[i] end
+    for i, life in ipairs(call('ZMSCORE', lives, unpack(names))) do
+      local ends = life and now + life
+      if ends and tonumber(rows[from + 2 * i - 1]) > ends then late[#late + 1], late[#late + 2] = ends, names[i] end
+    end
+    if late[3] then call(unpack(late)) end
+  end
+end
+
 -- heard(): somebody registered, renewed or looked after the others. → when the last silence ended. From then on each worker has
 -- one life of its own to renew in, whoever speaks first.
 local function heard()
   local found = call('HMGET', meta, 'seen', 'resumed')
   local seen, resumed = tonumber(found[1]) or now, tonumber(found[2]) or 0
   if now < seen or is_silence(seen) then resumed = now end
+  if now < seen then shorten_lives() end
   call('HSET', meta, 'seen', now, 'resumed', math.min(resumed, now))
   return resumed
 end
