@@ -1,7 +1,7 @@
 -- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
 -- flags: allow-oom
 -- keys: retired
--- include: record mail label header write waiters lanes owners batches move line enter finish entomb
+-- include: record mail label header write waiters lanes owners batches move line enter finish entomb sweep
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
@@ -65,11 +65,6 @@ for _, worker in ipairs(call('ZRANGE', retired, '-inf', now - tomb_life, 'BYSCOR
   drop(retired, worker)
 end
 
-local page = call('HSCAN', stats, call('HGET', meta, 'swept') or '0', 'COUNT', 100)
-for i = 1, #page[2], 2 do
-  local minute = tonumber(string.match(page[2][i], '^%d+'))
-  if minute and minute < now / 60000 - STATS_MINUTES then erase(stats, page[2][i]) end
-end
-call('HSET', meta, 'swept', page[1])
+local behind = sweep_stats()
 finish()
-return { pruned + #gone, (full == 1 or #gone == limit) and 1 or 0 }
+return { pruned + #gone, (full == 1 or #gone == limit or behind) and 1 or 0 }
