@@ -17,6 +17,7 @@ from penstock.job import DELAY_BELOW, Attempt, Header, State
 from penstock.schedule import Spec, Standing, Ticks, job_of
 from tests.engine.batch_model import Batches
 
+LOOK_AGAIN = 600_000  #: ms after which prune looks again at finished members that their batches need
 WAITING: tuple[State, ...] = ("scheduled", "ready")
 SETTLES = ("complete", "retry", "bury", "crash", "release", "snooze")
 ZEROS = ("failures", "crashes", "starts", "releases", "expires")
@@ -45,6 +46,7 @@ class Model:
         self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = 0
+        self.passed: dict[str, tuple[int, tuple[int, str]]] = {}  #: key → when pruning passed it, the last needed row
         self.resumed = 0  #: when the last silence ended
         self.seen: int | None = None  #: when a worker, or one that looks after them, was last heard of
 
@@ -321,31 +323,36 @@ class Model:
         tombs = [(h.since, job_id) for job_id, h in self.jobs.items() if h.compact]
         finished = [(h.since + h.keep, job_id) for job_id, h in self.among("done", "cancelled").items()]
         dead = [(h.since, job_id) for job_id, h in self.among("dead").items()]
-        gone = _old(tombs, self.now - tomb_life, most_tombs, limit)
+        gone = [job_id for _, job_id in _old(tombs, self.now - tomb_life, most_tombs, limit)]
         self.jobs = {job_id: h for job_id, h in self.jobs.items() if job_id not in gone}
         kept = [
-            self._sweep(finished, self.now, most_finished, limit, put_off=True),
-            self._sweep(dead, self.now - dead_life, most_dead, limit, put_off=False),
+            self._sweep("finished", finished, self.now, most_finished, limit),
+            self._sweep("dead", dead, self.now - dead_life, most_dead, limit),
         ]
         retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
         for _, worker in retired[:limit]:
             del self.retired[worker]
         return len(gone) + sum(n for n, _ in kept), int(len(gone) == limit or any(full for _, full in kept))
 
-    def _sweep(
-        self, rows: list[tuple[int, str]], before: int, most: int, limit: int, *, put_off: bool
-    ) -> tuple[int, bool]:
-        """How many were seen to, and whether there may be more; members that their batch needs stay."""
-        page, ends, stay = _old(rows, before, most, limit), {job_id: at for at, job_id in rows}, 0
-        for job_id in page:
+    def _sweep(self, key: str, rows: list[tuple[int, str]], before: int, most: int, limit: int) -> tuple[int, bool]:
+        """How many were seen to, and whether there may be more; members that their batch needs stay, and are passed."""
+        rows.sort()
+        since, mark = self.passed.get(key, (-LOOK_AGAIN, (0, "")))
+        if self.now - since >= LOOK_AGAIN:
+            since, passed = self.now, 0
+        else:
+            passed = rows.index(mark) + 1 if mark in rows else sum(at < mark[0] for at, _ in rows)
+        page, stay = _old(rows[passed:], before, most, limit), 0
+        for at, job_id in page:
             h = self.jobs[job_id]
             if not self.batches.is_needed(h):
                 self._entomb("prune", job_id)
-            elif put_off and ends[job_id] <= before:
+            elif key == "finished" and at <= before:
                 self.jobs[job_id] = replace(h, keep=max(2 * h.keep, self.now - h.since + 60_000))
             else:
                 stay += 1
-        return len(page) - stay, len(page) == limit > stay
+                self.passed[key] = since, (at, job_id)
+        return len(page) - stay, len(page) == limit
 
     def discard(self, job_id: str) -> str:
         h = self.jobs.get(job_id)
@@ -602,7 +609,7 @@ def _recall(standing: Standing, row: tuple[int, int, str, str], **changes: Any) 
     return replace(standing, history=[*standing.history, row][-10:], **changes)
 
 
-def _old(rows: list[tuple[int, str]], before: int, most: int, limit: int) -> list[str]:
+def _old(rows: list[tuple[int, str]], before: int, most: int, limit: int) -> list[tuple[int, str]]:
     """Of the first page those that are older than that, or too many."""
     page = sorted(rows)[:limit]
-    return [job_id for i, (at, job_id) in enumerate(page) if i < len(rows) - most or at <= before]
+    return [row for i, row in enumerate(page) if i < len(rows) - most or row[0] <= before]
