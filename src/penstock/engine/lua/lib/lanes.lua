@@ -49,7 +49,7 @@ local SLICE = 400
 local function lane_from(name, raw)
   if not raw then return lane_with(name, nil, 0, 0, nil, now, '', '') end
   local n, at = string.byte(raw) - 144, 1
-  if n > 15 then n, at = struct.unpack('>I2', raw, 2), 3 end
+  if n == 77 then n, at = struct.unpack('>I4', raw, 2), 5 elseif n > 15 then n, at = struct.unpack('>I2', raw, 2), 3 end
   if n <= SLICE then return lane_with(name, raw, cmsgpack.unpack_limit(raw, n, at)) end
   local lane = lane_with(name, raw, cmsgpack.unpack_limit(raw, 5, at))
   at = cmsgpack.unpack_limit(raw, 5, at)
@@ -378,7 +378,7 @@ local function packed_lane(lane)
     opens(lane, now + math.ceil((lane.burst - lane.tokens) / lane.rate))
   end
   if not busy then return nil end
-  local length = n > 10 and struct.pack('>BI2', 220, n + 5) or string.char(n + 149)
+  local length = n > 65530 and struct.pack('>BI4', 221, n + 5) or n > 10 and struct.pack('>BI2', 220, n + 5) or string.char(n + 149)
   local packed = length .. cmsgpack.pack(
     lane.use, lane.tokens or 0, lane.rate and now or 0, lane.declared, lane.differs, unpack(found, 1, math.min(n, SLICE)))
   for at = SLICE + 1, n, SLICE do packed = packed .. cmsgpack.pack(unpack(found, at, math.min(at + SLICE - 1, n))) end
