@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from penstock.engine.answers import Watched
 from penstock.engine.engine import Engine
+from penstock.engine.keys import EVERYBODY
 from penstock.engine.views import Views
 from penstock.errors import PenstockError
 from penstock.job import FINISHED
@@ -82,7 +83,7 @@ class Hub:
         client: Any = self.endpoint.client_sync()
         listener = client.pubsub()
         try:
-            listener.ssubscribe(self.engine.keys.mailbox(name))
+            listener.ssubscribe(*(self.engine.keys.mailbox(one) for one in (name, EVERYBODY)))
             while True:
                 (watched,) = self.engine.watch(name, [job_id]).sync()
                 if watched.state in FINISHED or watched.state == "missing":

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.engine.answers import Watched
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.keys import SEPARATOR
+from penstock.engine.keys import EVERYBODY, SEPARATOR
 from penstock.engine.mailbox import Mailbox
 from penstock.errors import PenstockError
 from penstock.job import FINISHED
@@ -130,8 +130,8 @@ class _Desk:
 
     def _listen(self) -> None:
         if self._mailbox is None:
-            channel = self._engine.keys.mailbox(self._name)
-            self._mailbox = Mailbox(self._engine.link, [channel], letter=self._told, opened=self._look_again)
+            channels = [self._engine.keys.mailbox(name) for name in (self._name, EVERYBODY)]
+            self._mailbox = Mailbox(self._engine.link, channels, letter=self._told, opened=self._look_again)
             self._spawn(self._mailbox.run())
 
     def _told(self, _channel: str, text: bytes) -> None:

@@ -36,7 +36,7 @@ KINDS: Final[dict[str, str]] = {
     "deaths": "zset",  # lexical: fingerprint of the error, when it died, id of a dead job
     "tombs": "zset",  # when it finished: id whose header is compact
     "unique": "hash",  # unique key → id of its unfinished holder
-    "waiting": "hash",  # id of an unfinished job, {end} or {more} and that of a batch → clients to be told
+    "waiting": "hash",  # id of an unfinished job, {end} or {more} and that of a batch → clients to be told, or *
     "queues": "hash",  # queue → [paused][ max=how many may wait.][ how many may run]
     "workers": "zset",  # alive until: worker
     "lives": "zset",  # ms that it lives without a renewal: worker
@@ -56,6 +56,7 @@ KINDS: Final[dict[str, str]] = {
 }
 
 SEPARATOR: Final = "\x1f"
+EVERYBODY: Final = "*"  #: the mailbox that every waiting client listens to, beside its own
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
 
 

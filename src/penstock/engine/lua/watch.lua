@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: waiting results attempts
 -- kept: as a function
--- include: record label header
+-- include: record label header wait_for
 -- args: the client whose mailbox is to be told, then the ids
 -- returns: per job: its state or missing, and of a finished one its header, result and failed tries ('' each if none)
 local ids, answers = {}, {}
@@ -12,10 +12,7 @@ for i, id in ipairs(ids) do
   local h = headers[i]
   local answer = { h and h[STATE] or 'missing', '', '', '' }
   if h and (waits(h) or h[STATE] == 'running') then
-    local clients = call('HGET', waiting, id) or ''
-    if not string.find(SEP .. clients, SEP .. ARGV[1] .. SEP, 1, true) then
-      call('HSET', waiting, id, clients .. ARGV[1] .. SEP)
-    end
+    wait_for(id, ARGV[1])
   elseif h then
     answer[2] = call('HGET', jobs, id)
     answer[3] = call('HGET', results, id) or ''

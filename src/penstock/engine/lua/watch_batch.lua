@@ -1,7 +1,7 @@
 -- watch_batch: asks to be told when a batch ends, or when more of its members have finished; what has is answered at once.
 -- flags: allow-oom
 -- keys: waiting results attempts
--- include: record label header write waiters lanes owners batches
+-- include: record label header write waiters lanes owners batches wait_for
 -- args: the client whose mailbox is to be told, batch, how many finished members at most (0: only its end matters), those
 --       after which finish number, how many bytes of them at most
 -- returns: its status or '' if there is none, then per member: finish number, id, header, result, failed tries
@@ -25,10 +25,6 @@ if most > 0 then
   end
 end
 if #answer == 1 and b[B_PHASE] ~= 'ended' then
-  local field = (most > 0 and '{more}' or '{end}') .. b.id
-  local clients = call('HGET', waiting, field) or ''
-  if not string.find(SEP .. clients, SEP .. ARGV[1] .. SEP, 1, true) then
-    call('HSET', waiting, field, clients .. ARGV[1] .. SEP)
-  end
+  wait_for((most > 0 and '{more}' or '{end}') .. b.id, ARGV[1])
 end
 return answer

@@ -1,16 +1,23 @@
 -- The end of a script: lanes show their next jobs, everything is written, and those concerned are told.
 -- keys: queues
 
+local LETTERS = 256   -- letters that one script sends at most; instead of more, one goes to the mailbox that all clients listen to
+
 -- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
 local function tell_ended()
   if #ended == 0 or call('HLEN', waiting) <= 1 then return end
-  local letters = {}
+  local letters, awaited, n = {}, {}, 0
   for i, clients in ipairs(call('HMGET', waiting, unpack(ended))) do
     for client in string.gmatch(clients or '', '[^\31]+') do
+      if not letters[client] then n = n + 1 end
       letters[client] = (letters[client] or 'end') .. SEP .. ended[i]
     end
-    if clients then call('HDEL', waiting, ended[i]) end
+    if clients then
+      call('HDEL', waiting, ended[i])
+      awaited[#awaited + 1] = ended[i]
+    end
   end
+  if n > LETTERS then letters = { crons = letters.crons, ['*'] = 'end' .. SEP .. table.concat(awaited, SEP) } end
   for client, text in pairs(letters) do mail('to:' .. client, text) end
 end
 
