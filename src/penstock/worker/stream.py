@@ -27,7 +27,8 @@ from penstock.worker.fetch import LOOK, Numbers
 from penstock.worker.keep import OwnKeeper
 from penstock.worker.lines import Lines, captured
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
-from penstock.worker.settle import Settled, settle
+from penstock.worker.settle import Settled
+from penstock.worker.settling import Settling
 from penstock.worker.worker import about, soon
 
 log = logging.getLogger("penstock.worker")
@@ -50,6 +51,7 @@ class QueueLease:
         self.job = context
         self.result: Any = None
         self._token: Any = None
+        self._settling: asyncio.Task[str] | None = None  #: ends with the server's answer
 
     def __repr__(self) -> str:
         return f"<QueueLease {self.id} of {self.job.task}>"
@@ -79,23 +81,35 @@ class QueueLease:
     ) -> bool:
         with suppress(ValueError):  # entered in another task
             leave(self._token)
-        if error is None:
-            await self._complete()
-        elif isinstance(error, Exception):
-            await self.fail(error)
-        else:
-            await asyncio.shield(self.release())  # cancelled, or the program ends
+        if self._settling is not None:
+            return False  # it was settled inside the block
+        if error is not None and not isinstance(error, Exception):
+            with suppress(StaleLease):  # cancelled, or the program ends: nobody waits for the answer
+                self._hand_over(Back())
+            return False
+        await self._settle(self._outcome(error))
         return isinstance(error, Steer)
 
-    async def _complete(self) -> None:
+    def _outcome(self, error: Exception | None) -> Outcome:
+        if error is not None:
+            return judge(self._lease, error, self._stream.policy(self._lease))
         try:
-            outcome: Outcome = Done(encode_result(self.result))
-        except (TypeError, ValueError, OverflowError, RecursionError, PenstockError) as error:
-            outcome = Dead("result_not_storable", describe(error))
-        await self._settle(outcome)
+            return Done(encode_result(self.result))
+        except (TypeError, ValueError, OverflowError, RecursionError, PenstockError) as broken:
+            return Dead("result_not_storable", describe(broken))
 
     async def _settle(self, outcome: Outcome) -> None:
-        await self._stream.settle(Settled(self._worker, self._number, self.id, outcome))
+        """Hand the outcome to the stream, and wait until the server has answered; whoever waits may be cancelled."""
+        settling = self._hand_over(outcome)
+        await asyncio.wait([settling])
+        if settling.result() == "stale":
+            raise StaleLease(f"job {self.id} is no longer held by this stream: its lease was lost")
+
+    def _hand_over(self, outcome: Outcome) -> "asyncio.Task[str]":
+        if self._settling is not None:
+            raise StaleLease(f"job {self.id} is no longer held by this stream: it was settled, or is being settled")
+        self._settling = self._stream.settle(self, Settled(self._worker, self._number, self.id, outcome))
+        return self._settling
 
 
 class QueueStream:
@@ -144,16 +158,18 @@ class QueueStream:
             await self._arrived.wait()
         return self._taken.popleft()
 
-    async def settle(self, settled: Settled) -> None:
-        """Have the engine settle it, and make room for another."""
-        if self._unsettled.get(settled.id) is None:
-            raise StaleLease(f"job {settled.id} is no longer held by this stream: it was settled, or given back")
-        ((_, call),) = settle(self._engine, [settled])
-        (word,) = await call
-        self._unsettled.pop(settled.id, None)
-        self._wake.set()
-        if word == "stale":
-            raise StaleLease(f"job {settled.id} is no longer held by this stream: its lease was lost")
+    def settle(self, lease: QueueLease, settled: Settled) -> "asyncio.Task[str]":
+        """Settle it, whatever becomes of its handler, and then make room for another; the task has the answer."""
+        if self._unsettled.get(lease.id) is not lease:
+            raise StaleLease(f"job {lease.id} is no longer held by this stream: it was settled, or given back")
+        task = self._settling.begin(settled)
+        task.add_done_callback(lambda _: self._settled(lease))
+        return task
+
+    def _settled(self, lease: QueueLease) -> None:
+        if self._unsettled.get(lease.id) is lease:  # else its lease was lost, and the job may have come again
+            del self._unsettled[lease.id]
+            self._wake.set()
 
     def policy(self, lease: Lease) -> Policy:
         """What decides about another try: as its task says, or as for a task that says nothing."""
@@ -180,12 +196,14 @@ class QueueStream:
             cancelling=lambda job_id: soon(loop, self._cancel, job_id),
             moved=self._wake.set,
         )
+        self._settling = Settling(self._engine, self._reach)
         self._lines = Lines(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
         await self._begin()
         stack.push_async_callback(self._leave)
         loops = [*self._keeper.start(), self._fill()]
         stack.callback(self._keeper.stop)
+        stack.push_async_callback(self._settling.aclose)  # while its lease is still renewed
         tasks = [asyncio.create_task(one) for one in loops]
         stack.push_async_callback(self._end, tasks)
         self._open = True
@@ -214,7 +232,7 @@ class QueueStream:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _leave(self) -> None:
-        """Whatever was not settled goes back at once."""
+        """Whatever was not settled goes back at once; what is being settled was waited for."""
         self._taken.clear()
         self._unsettled.clear()
         await self._lines.aclose()
@@ -255,10 +273,10 @@ class QueueStream:
             self._lost(worker)
             await self._begin()
             return True
-        await self._hand_out(leased, worker, number)
+        self._hand_out(leased, worker, number)
         return leased.again or len(leased.leases) == PAGE
 
-    async def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
+    def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
         for lease in leased.leases:
             context = JobContext(lease, worker, number, self._engine, None, self._lines)
             context.cancelling = bool(lease.ready.cancelling)
@@ -268,7 +286,7 @@ class QueueStream:
             self._unsettled[lease.id] = found
             self._taken.append(found)
         for job_id in leased.unreadable:
-            await self._engine.bury(worker, [(job_id, number, "unreadable_header", "{}")])
+            self._settling.begin(Settled(worker, number, job_id, Dead("unreadable_header", "{}")))
         if leased.leases:
             self._arrived.set()
 
