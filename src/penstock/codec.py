@@ -254,6 +254,14 @@ def check_size(packed: bytes, name: str, limit: int = LIMIT) -> bytes:
     return packed
 
 
+def storable(text: str, most: int) -> str:
+    """The beginning of any text, even of a subclass of str, as a plain one that UTF-8 can hold.
+
+    A lone surrogate, as in the name of a file that cannot be decoded, is shown by its code.
+    """
+    return str.encode(str.__getitem__(text, slice(most)), "utf-8", "backslashreplace").decode()
+
+
 def decode_any(packed: bytes) -> Any:
     """Plain data, for views that know no task."""
     return _decode_any(packed) if packed else None

@@ -10,13 +10,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from penstock.codec import decode_any, open_envelope
+from penstock.codec import decode_any, open_envelope, storable
 from penstock.engine.answers import Lease
 from penstock.errors import PenstockError, StaleLease
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 
 JOB_LOGGER: Final = "penstock.job"  #: what jobs say themselves, which is kept with them anyway
+_MESSAGE: Final = 500  #: characters of a progress message
 PACE: Final = 0.25  #: seconds between two times that a job's progress is passed on
 
 log = logging.getLogger(JOB_LOGGER)
@@ -116,9 +117,9 @@ class JobContext(msgspec.Struct, eq=False):
             self._judge(self._engine.progress(*self.claim, self._taken()).sync())
 
     async def flush(self) -> None:
-        """Pass on what is still unsaid; nobody is told if that is too late."""
+        """Pass on what is still unsaid; nobody is told if that cannot be done."""
         if self.unsaid:
-            with suppress(PenstockError):
+            with suppress(Exception):
                 self._judge(await self._engine.progress(*self.claim, self._taken()))
 
     def _is_due(self, text: str) -> bool:
@@ -179,7 +180,7 @@ def leave(token: "contextvars.Token[JobContext]") -> None:
 
 
 def _shown(done: float, total: float | None, message: str) -> str:
-    return json.dumps([done, total, message[:500]])
+    return json.dumps([done, total, storable(str(message), _MESSAGE)])
 
 
 def running_on_loop() -> bool:

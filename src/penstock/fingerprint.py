@@ -26,7 +26,7 @@ def fingerprint(error: str, reason: str = "") -> str:
     if not kind and not message:
         kind = reason
     text = "\n".join((kind, normalised(message), own_frame(trace)))
-    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:_LENGTH]
 
 
 def normalised(message: str) -> str:

@@ -6,18 +6,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from penstock.codec import storable
 from penstock.context import JOB_LOGGER, PACE, JobContext, context_or_none
 from penstock.engine.engine import Engine
-from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.worker")
 
 _JOBS: Final = 20  #: in one call
 _LINES: Final = 200  #: of one job that wait to be sent; of more, the last
 _LONGEST: Final = 2_000  #: characters of one line
+_LEVEL: Final = 50  #: and of its level's name
 
 
 class Pending:
@@ -43,7 +44,7 @@ class Lines:
 
     def line(self, context: JobContext, level: str, text: str) -> None:
         """One more line of a job."""
-        row = [round(time.time() * 1000), context.attempt, level, text[:_LONGEST]]
+        row = [round(time.time() * 1000), context.attempt, storable(level, _LEVEL), storable(text, _LONGEST)]
         with self._lock:
             if context.pending is None:
                 context.pending = Pending()
@@ -98,7 +99,7 @@ class Lines:
     async def _send_page(self, worker: str, rows: list[Any]) -> None:
         try:
             await self._engine.log(worker, rows)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  (what jobs write must not keep their worker from anything)
             log.warning("lines of %d jobs could not be kept: %s", len(rows), error)
 
 
@@ -119,14 +120,14 @@ class Capture:
         record = self.make(*args, **kwargs)
         context = context_or_none() if self.is_on else None
         if context is not None and record.name != JOB_LOGGER and (record.levelno or 0) >= self._level:
-            context.keep(record.levelname.lower(), self._text(record))
+            context.keep(str(record.levelname).lower(), self._text(record))
         return record
 
     def _text(self, record: logging.LogRecord) -> str:
-        try:
-            return self._format(record)
-        except Exception:  # noqa: BLE001  (a record that cannot be formatted is its writer's mistake, not the job's)
-            return str(record.msg)
+        for text in (self._format, lambda record: str(record.msg)):
+            with suppress(Exception):  # a record that cannot be formatted is its writer's mistake, not the job's
+                return text(record)
+        return f"(a line that cannot be shown, logged at {record.pathname}:{record.lineno})"
 
 
 @contextmanager

@@ -2,22 +2,29 @@
 
 import json
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from penstock.backoff import Backoff, Delays
+from penstock.codec import storable
 from penstock.engine.answers import Lease
 from penstock.options import exception_name
 from penstock.steer import Bury, Retry, Snooze
-from penstock.times import show
+from penstock.times import milliseconds, show
 from penstock.worker.trace import trace_of
 
 log = logging.getLogger("penstock.worker")
 
 MESSAGE: Final = 2_000  #: characters of an error's message that are kept
 TRACE: Final = 16_000  #: characters of its traceback
+NAME: Final = 200  #: characters of its class's name
+
+# The name that a class was made with, whatever its metaclass says.
+_name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
@@ -89,27 +96,47 @@ class Policy:
 
 
 def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
-    """The outcome of a run that raised."""
+    """The outcome of a run that raised, whatever the error's own attributes and methods do."""
+    try:
+        return _judged(lease, error, policy)
+    except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
+        return _failed(lease, error, policy)
+
+
+def _judged(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
     match error:
         case Snooze():
-            return Later(getattr(error, "delay", 1_000), "snoozed")
+            return Later(_delay(getattr(error, "delay", 1_000)), "snoozed")
         case Bury():
             return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
         case ProcessDied() | NotStarted():
             return Crashed(describe(error)) if isinstance(error, ProcessDied) else Back()
+    if isinstance(error, Retry):
+        asked = getattr(error, "delay", None)
+        return _failed(lease, error, policy, None if asked is None else _delay(asked))
+    return _failed(lease, error, policy) if _worth_another(error, policy) else Dead("given_up", describe(error))
+
+
+def _failed(lease: Lease, error: BaseException, policy: Policy, asked: int | None = None) -> Outcome:
     failures, described = lease.ready.failures + 1, describe(error)
-    asked = getattr(error, "delay", None) if isinstance(error, Retry) else None
-    delay = policy.backoff.after(failures) if asked is None else int(asked)
-    if not isinstance(error, Retry) and not _worth_another(error, policy):
-        return Dead("given_up", described)
     if failures > lease.ready.retries:
         return Dead("retries_exhausted", described)
-    kind = error.type if isinstance(error, Raised) else type(error).__name__
-    return Again(delay, _clean(kind), described)
+    kind = error.type if type(error) is Raised else _name_of(type(error))
+    return Again(policy.backoff.after(failures) if asked is None else asked, _clean(kind), described)
+
+
+def _delay(value: object) -> int:
+    """What was checked when the error was made, and may have been changed since."""
+    return milliseconds(int(value) / 1000, "delay")  # type: ignore[call-overload]
 
 
 def tell(lease: Lease, outcome: Outcome) -> None:
-    """One line in the log about how a run ended."""
+    """One line in the log about how a run ended; a program whose logging fails loses no more than the line."""
+    with suppress(Exception):
+        _tell(lease, outcome)
+
+
+def _tell(lease: Lease, outcome: Outcome) -> None:
     attempt, told = lease.attempt, {"job": lease.id, "task": lease.ready.task, "attempt": lease.attempt}
     match outcome:
         case Done():
@@ -145,26 +172,29 @@ def names_of(error: BaseException) -> frozenset[str]:
 
 def describe(error: BaseException) -> str:
     """An error as bounded JSON, whatever its own methods do."""
-    if isinstance(error, Raised):
+    if type(error) is Raised:
         return error.described
+    told = {
+        "type": _shown("name", lambda: _name_of(type(error)), NAME),
+        "message": _shown("text", lambda: str(error), MESSAGE),
+        "traceback": _shown("traceback", lambda: trace_of(error), TRACE),
+    }
+    return json.dumps(told, ensure_ascii=True)
+
+
+def _shown(what: str, make: Callable[[], str], most: int) -> str:
+    """A text that the error gives: bounded, such that it can be stored, and something else if it cannot be given."""
     try:
-        message = str(error)
+        return _cut(make(), most)
     except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)
-        message = f"(its text cannot be shown: {type(broken).__name__})"
-    try:
-        trace = trace_of(error)
-    except BaseException as broken:  # noqa: BLE001  (the same)
-        trace = f"(its traceback cannot be shown: {type(broken).__name__})"
-    return json.dumps(
-        {"type": type(error).__name__, "message": _cut(message, MESSAGE), "traceback": _cut(trace, TRACE)},
-        ensure_ascii=True,
-    )
+        return f"(its {what} cannot be shown: {_name_of(type(broken))})"
 
 
 def _cut(text: str, most: int) -> str:
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= most else f"{text[: most // 4]}\n…\n{text[-most * 3 // 4 :]}"
+    if len(text) > most:
+        text = f"{text[: most // 4]}\n…\n{text[-most * 3 // 4 :]}"
+    return storable(text, most + 3)
 
 
 def _clean(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in str(text))[:200]
+    return "".join(char if char.isprintable() else " " for char in storable(str(text), 200))[:200]

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.codec import encode_result, open_envelope
+from penstock.codec import encode_result, open_envelope, storable
 from penstock.context import JobContext, enter
 from penstock.engine.answers import Lease
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
@@ -32,6 +32,7 @@ from penstock.worker.outcome import Raised, describe, names_of
 from penstock.worker.tether import tie_to_parent
 
 _LENGTH: Final = struct.Struct("<I")
+_LONGEST_LINE: Final = 100_000  #: characters of a log line that is passed on
 _pack = msgspec.msgpack.Encoder(enc_hook=str).encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -140,7 +141,12 @@ class Teller(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         fields = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
         told = {name: getattr(record, name) for name in fields if hasattr(record, name)}
-        self._parent.say("log", told | {"msg": self.format(record)})
+        try:
+            text = storable(self.format(record), _LONGEST_LINE)
+        except Exception:  # noqa: BLE001  (as any handler does with a record that cannot be formatted)
+            self.handleError(record)
+        else:
+            self._parent.say("log", told | {"msg": text})
 
 
 def find(home: Home) -> Task[..., Any, Any]:
@@ -214,9 +220,13 @@ class Host:
 
 
 def _taken_apart(error: BaseException) -> list[Any]:
-    delay, reason = getattr(error, "delay", None), getattr(error, "reason", "")
-    kind = next((kind.__name__ for kind in (Retry, Snooze, Bury) if isinstance(error, kind)), "")
-    return [kind, delay, str(reason), sorted(names_of(error)), describe(error)]
+    try:
+        delay, reason = getattr(error, "delay", None), storable(str(getattr(error, "reason", "")), 200)
+        kind = next((kind.__name__ for kind in (Retry, Snooze, Bury) if isinstance(error, kind)), "")
+        names = sorted(storable(name, 500) for name in names_of(error))
+    except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
+        kind, delay, reason, names = "", None, "", []
+    return [kind, delay, reason, names, describe(error)]
 
 
 def rebuild(values: list[Any]) -> BaseException:

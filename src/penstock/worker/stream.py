@@ -91,12 +91,12 @@ class QueueLease:
         return isinstance(error, Steer)
 
     def _outcome(self, error: Exception | None) -> Outcome:
-        if error is not None:
-            return judge(self._lease, error, self._stream.policy(self._lease))
         try:
+            if error is not None:
+                return judge(self._lease, error, self._stream.policy(self._lease))
             return Done(encode_result(self.result))
-        except (TypeError, ValueError, OverflowError, RecursionError, PenstockError) as broken:
-            return Dead("result_not_storable", describe(broken))
+        except Exception as broken:  # noqa: BLE001  (whatever the result or the job's payload is, the job is settled)
+            return Dead("result_not_storable" if error is None else "worker_error", describe(broken))
 
     async def _settle(self, outcome: Outcome) -> None:
         """Hand the outcome to the stream, and wait until the server has answered; whoever waits may be cancelled."""
@@ -235,9 +235,11 @@ class QueueStream:
         """Whatever was not settled goes back at once; what is being settled was waited for."""
         self._taken.clear()
         self._unsettled.clear()
-        await self._lines.aclose()
-        with suppress(PenstockError):  # what cannot be said is seen when the lease has run out
-            await self._keeper.gone(self._name)
+        try:
+            await self._lines.aclose()
+        finally:
+            with suppress(PenstockError):  # what cannot be said is seen when the lease has run out
+                await self._keeper.gone(self._name)
 
     async def _fill(self) -> None:
         """Take as many as there is room for, and go on when there is room again or word of work."""

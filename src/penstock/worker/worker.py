@@ -230,7 +230,17 @@ class Worker:
             self.cancel(job_id)
 
     async def _stop(self) -> None:
-        """Take nothing new, let what runs finish, give the rest back, leave."""
+        """Take nothing new, let what runs finish, give the rest back; whatever happens meanwhile, leave."""
+        try:
+            await self._finish()
+        finally:
+            self.cut()
+            self._keep.stop()
+            await _end([*self._loops, *([self._mail] if self._mail else [])])
+            with suppress(PenstockError):
+                await self._keep.gone(self.name)
+
+    async def _finish(self) -> None:
         self._fetcher.drain()
         self._processes.close_doors()
         for running in self._fetcher.running.values():
@@ -242,11 +252,7 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
                 await self._fetcher.drained()
-        self._keep.stop()
         await self._lines.aclose()
-        await _end([*self._loops, *([self._mail] if self._mail else [])])
-        with suppress(PenstockError):
-            await self._keep.gone(self.name)
 
 
 def about(program: Program) -> dict[str, Any]:
