@@ -15,7 +15,7 @@ import redis
 
 from penstock.server.binary import find_binary
 from penstock.server.daemon import SERVER, WATCHER, owner_at
-from penstock.server.places import socket_path
+from penstock.server.places import path_lock, socket_path
 from tests.servers import free_pair
 
 USER = Path(__file__).with_name("user.py")
@@ -75,6 +75,7 @@ def end_everything(data: Path) -> None:
 def clean(data: Path) -> None:
     end_everything(data)
     socket_path(data).unlink(missing_ok=True)
+    path_lock(data).unlink(missing_ok=True)
 
 
 class User:

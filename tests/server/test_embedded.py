@@ -251,15 +251,71 @@ def test_a_stopped_server_without_its_socket_is_replaced_as_well(
     assert not is_alive(old)
 
 
-def test_a_data_directory_that_was_removed_under_its_server_begins_anew(embedded: Embedded, data: Path) -> None:
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+def test_a_server_whose_directory_is_gone_keeps_its_users_and_gets_no_other_beside_it(
+    embedded: Embedded, data: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(embedded.ensure(), "k", "v")
+    old = server_pid(data)
+    data.rename(data.with_name("moved")) if how == "moved" else shutil.rmtree(data)
+    if how == "replaced":
+        data.mkdir(mode=0o700)
+    other = Embedded(data)
+    with pytest.raises(Unavailable, match=rf"(?s){data} was removed, moved or replaced.*process {old}.*begins empty"):
+        other.ensure()
+    assert not servers(data)
+    assert read(embedded.ensure(), "k") == b"v"
+    assert f"process {old}" in caplog.text
+    # Nobody uses the old one any more, so its own watcher stops it, and then the path may be used anew.
+    embedded.release()
+    until(lambda: not is_alive(old))
+    assert read(other.ensure(), "k") is None
+    assert servers(data) == [server_pid(data)]
+    other.release()
+
+
+def test_a_directory_that_was_moved_away_is_served_where_it_is_now(embedded: Embedded, data: Path) -> None:
+    write(embedded.ensure(), "k", "v")
+    moved = data.with_name("moved")
+    data.rename(moved)
+    other = Embedded(moved)
+    assert read(other.ensure(), "k") == b"v"
+    moved.rename(data)
+    assert read(embedded.ensure(), "k") == b"v"
+    other.release()
+
+
+def test_a_server_that_was_killed_without_its_directory_is_replaced(embedded: Embedded, data: Path) -> None:
     write(embedded.ensure(), "k", "v")
     old = server_pid(data)
     shutil.rmtree(data)
+    end(old)
     assert read(embedded.ensure(), "k") is None
     assert server_pid(data) != old
-    # Nobody is a user of the old one any more, so its own watcher stops it, and not the new one.
-    until(lambda: not is_alive(old))
-    assert servers(data) == [server_pid(data)]
+
+
+def test_data_files_without_their_manifest_are_one_clear_error_and_stay(embedded: Embedded, data: Path) -> None:
+    write(embedded.ensure(), "k", "v")
+    end_everything(data)
+    folder = data / "appendonlydir"
+    (manifest,) = folder.glob("*.manifest")
+    manifest.rename(data / "manifest")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(Unavailable, match=rf"(?s){folder} has data files.*manifest.*move {folder} away"):
+        embedded.ensure()
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    (data / "manifest").rename(manifest)
+    assert read(embedded.ensure(), "k") == b"v"
+
+
+def test_a_server_that_was_killed_during_its_first_start_leaves_nothing_that_stops_the_next(
+    embedded: Embedded, data: Path
+) -> None:
+    embedded.ensure()
+    end_everything(data)
+    (manifest,) = (data / "appendonlydir").glob("*.manifest")
+    manifest.unlink()  # it is written last
+    assert ping(embedded.ensure())
 
 
 def test_a_server_that_does_not_answer_is_named_and_left_alone(

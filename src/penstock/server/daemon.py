@@ -7,6 +7,9 @@ and the kernel frees each with the process that holds it, so that nothing is eve
 - ``users.lock``   flock, shared: every process that uses the server
 - ``start.lock``   flock, exclusive: whoever starts or stops a server
 - ``server.lock``, ``watcher.lock``   record locks, of which the kernel tells the owner's pid: the server, the watcher
+
+These go with the directory if somebody removes it, but its server lives on. So there is one more record lock, outside
+of it and named after its path: the server that was started for this path owns it.
 """
 
 import fcntl
@@ -92,15 +95,17 @@ def stop(lock: int) -> None:
         time.sleep(POLL)
 
 
-def serve(data: Path, command: list[str]) -> None:
-    """Become the server, which owns ``server.lock`` for as long as it lives."""
-    lock = open_lock(data, SERVER)
-    if _own(lock):
-        os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
+def serve(data: Path, path_lock: Path, command: list[str]) -> None:
+    """Become the server, which owns ``server.lock`` and the lock of its path for as long as it lives."""
+    locks = open_lock(data, SERVER), open_lock(path_lock.parent, path_lock.name)
+    # The second may have been removed between being opened and owned: whoever started this tries again.
+    if all(map(_own, locks)) and _is_at(path_lock, locks[1]):
+        for lock in locks:
+            os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
         os.execv(command[0], command)  # noqa: S606 - the binary that was found for this
 
 
-def watch(data: Path, linger: float) -> None:
+def watch(data: Path, linger: float, path_lock: Path) -> None:
     """Stop the server when its last user has been gone for a while, however it went."""
     users, start, server, watcher = (open_lock(data, name) for name in (USERS, START, SERVER, WATCHER))
     if not _own(watcher):
@@ -108,8 +113,17 @@ def watch(data: Path, linger: float) -> None:
     while not (_left_alone(users, linger) and _take_all(users, start)):
         pass
     stop(server)
+    if _own(open_lock(path_lock.parent, path_lock.name)):  # else another directory has taken the place of this one
+        path_lock.unlink(missing_ok=True)
     # First of all locks: a newcomer that gets the others must see that nobody watches any more.
     fcntl.lockf(watcher, fcntl.LOCK_UN)
+
+
+def _is_at(path: Path, lock: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _own(lock: int) -> bool:
@@ -177,12 +191,12 @@ def main(role: str, folder: str, *rest: str) -> None:
     try:
         detach(data)
         if role == "serve":
-            serve(data, list(rest))
+            serve(data, Path(rest[0]), list(rest[1:]))
     except OSError as error:
         os.write(tell, str(error).encode())
     os.close(tell)
     if role == "watch":
-        watch(data, float(rest[0]))
+        watch(data, float(rest[0]), Path(rest[1]))
 
 
 if __name__ == "__main__":

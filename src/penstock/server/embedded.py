@@ -17,7 +17,7 @@ from penstock.errors import Unavailable
 from penstock.server import launch
 from penstock.server.daemon import POLL, SERVER, START, USERS, WATCHER, end_at, open_lock, owner_at
 from penstock.server.places import INSTEAD, make_data_dir, refuse_unsafe, unwritable
-from penstock.server.probe import View, look
+from penstock.server.probe import View, is_ready, look, look_behind
 
 # Without any progress; loading much data is progress.
 DEADLINE = 10.0
@@ -34,6 +34,7 @@ class Embedded:
 
     def __init__(self, data: Path, *, announce: bool = True) -> None:
         self._users: int | None = None
+        self._socket = Path()  #: of the server that was found last
         self._releases = 0
         self._data = data.resolve()
         self._announced = not announce
@@ -48,6 +49,8 @@ class Embedded:
         """Give the socket of a server that answers, and start one if need be; until ``release`` it stays."""
         releases = self._releases
         refuse_unsafe(self._data)
+        if (left := self._left_behind()) is not None:
+            return left
         make_data_dir(self._data)
         try:
             self._join()
@@ -57,9 +60,23 @@ class Embedded:
         except OSError as error:
             raise unwritable(self._data, error) from error
         self._announce(socket)
+        self._socket = socket
         if self._releases != releases:
             self._leave()  # released by another thread while this one waited
         return socket
+
+    def _left_behind(self) -> Path | None:
+        """The socket of the server that this uses, if its directory is gone while it still runs.
+
+        All who use it stay with it, as it alone has their data, and nobody else begins a second one.
+        """
+        if self._users is None or _is_same(self._users, self._data / USERS):
+            return None
+        pid = look_behind(self._data)
+        if pid is None or not is_ready(self._socket, pid):
+            return None
+        log.error("%s", displaced(self._data, pid))
+        return self._socket
 
     def release(self) -> None:
         """Stop being a user."""
@@ -145,7 +162,10 @@ class _Starter:
 
     def _act(self, view: View) -> None:
         if view.state == "down":
-            self._start()
+            if (pid := look_behind(self._data)) is None:
+                self._start()
+            elif time.monotonic() > self._lost:  # else it may be about to end
+                raise displaced(self._data, pid)
         elif view.state == "unreachable":
             self._end(view)
 
@@ -175,6 +195,17 @@ class _Starter:
         if time.monotonic() > self._lost:
             end_at(self._data, SERVER, next(self._signals, signal.SIGKILL))
             self._lost = time.monotonic() + LONGEST_END
+
+
+def displaced(data: Path, pid: int) -> Unavailable:
+    """Make one error of what is known of a server that goes on without its directory."""
+    return Unavailable(
+        f"The directory {data} was removed, moved or replaced while its embedded server (process {pid}) runs: what "
+        "that server has is in its memory alone, or where the directory was moved to, and no second one is started "
+        "beside it. Put the directory back if it was moved. Otherwise end the programs that use the server, which then "
+        f"ends too, and use {data} anew: it begins empty. What the server still has can be read until then, in a "
+        "program that is connected to it."
+    )
 
 
 def _stuck(view: View) -> str:

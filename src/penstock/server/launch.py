@@ -11,13 +11,15 @@ from pathlib import Path
 from penstock.errors import BadOption, Unavailable
 from penstock.server import daemon
 from penstock.server.binary import environment, find_binary
-from penstock.server.places import INSTEAD, socket_path
+from penstock.server.places import INSTEAD, path_lock, socket_path
 from penstock.server.probe import point
 
 LINGER = "PENSTOCK_EMBEDDED_LINGER"
 DEFAULT_LINGER = "5"
 LONGEST_LOG = 1 << 20
 TAIL_LINES = 8
+_AOF = "appendonly.aof"
+_EMPTY_BASE = 512  # bytes; such a file without any data has about a hundred
 
 # The manual of what each failure's text in the log means, most particular first.
 MEANINGS = (
@@ -32,8 +34,9 @@ MEANINGS = (
 def server(data: Path) -> int:
     """Start a server; give the place in the log where its own words begin."""
     begin = _trim_log(data / daemon.LOG)
+    refuse_lost_manifest(data)
     socket = socket_path(data)
-    _run(data, "serve", str(find_binary()), *_options(socket))
+    _run(data, "serve", str(path_lock(data)), str(find_binary()), *_options(socket))
     point(data, socket, daemon.owner_at(data, daemon.SERVER))
     return begin
 
@@ -41,9 +44,26 @@ def server(data: Path) -> int:
 def watcher(data: Path) -> None:
     linger = os.environ.get(LINGER) or DEFAULT_LINGER
     try:
-        _run(data, "watch", str(float(linger)))
+        _run(data, "watch", str(float(linger)), str(path_lock(data)))
     except ValueError:
         raise BadOption(f"${LINGER} is {linger!r}, which is no number of seconds.") from None
+
+
+def refuse_lost_manifest(data: Path) -> None:
+    """Refuse to start where there are data files without the list of them: the server would begin empty, in silence."""
+    folder = data / "appendonlydir"
+    if (folder / f"{_AOF}.manifest").exists() or not any(map(_has_data, folder.glob(f"{_AOF}.*"))):
+        return
+    raise Unavailable(
+        f"The embedded server in {data} was not started: {folder} has data files, but not {_AOF}.manifest, which lists "
+        "them: a server would begin empty and leave them unread. Restore that file from where the directory was "
+        f"copied from, or move {folder} away to begin anew."
+    )
+
+
+def _has_data(file: Path) -> bool:
+    """Whether it has more than a server that was killed during its very first start leaves behind."""
+    return ".manifest" not in file.name and file.stat().st_size > (_EMPTY_BASE if ".base." in file.name else 0)
 
 
 def last_words(data: Path, begin: int) -> str:

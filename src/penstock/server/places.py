@@ -71,6 +71,16 @@ def unwritable(data: Path, error: OSError) -> UnsuitableServer:
     )
 
 
+def path_lock(data: Path) -> Path:
+    """Choose where the lock is that tells who serves this path, even when the directory has been removed.
+
+    The same for all users of one machine, so not where `$XDG_RUNTIME_DIR` says.
+    """
+    name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest() + ".lock"
+    shared = (Path(folder, f"penstock-{os.getuid()}") for folder in ("/tmp", tempfile.gettempdir()))  # noqa: S108 - as below
+    return next(filter(_is_private, shared), data) / name
+
+
 def socket_path(data: Path) -> Path:
     """Choose where the socket of a data directory goes: a short name, since addresses end at 107 bytes."""
     # Of the directory, not only of its path: a server whose directory was removed takes its socket away as it ends, and

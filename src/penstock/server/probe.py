@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.server.daemon import SERVER, owner_at
-from penstock.server.places import socket_path
+from penstock.server.places import path_lock, socket_path
 
 POINTER = "server.json"
 PATIENCE = 1.0
@@ -36,6 +36,18 @@ def look(data: Path) -> View:
         return View("down")
     views = (_ask(path, pid) for path in _sockets(data))
     return next((view for view in views if view.state != "unreachable"), View("unreachable", pid))
+
+
+def look_behind(data: Path) -> int | None:
+    """The process that serves this path out of another directory, which was here and was removed or moved away."""
+    lock = path_lock(data)
+    pid = owner_at(lock.parent, lock.name) if lock.exists() else None
+    return None if pid is None or (data.is_dir() and owner_at(data, SERVER) == pid) else pid
+
+
+def is_ready(path: Path, pid: int) -> bool:
+    """Whether this process answers at that socket."""
+    return _ask(path, pid).state == "ready"
 
 
 def point(data: Path, path: Path, pid: int | None) -> None:
