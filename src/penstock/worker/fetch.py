@@ -218,6 +218,7 @@ class Fetcher:
             if answer.count(b"ok") < len(answer):
                 self._check(runs, call.decode(answer))
         self.finished += len(outcomes)
+        self._runner.settled(outcomes)
         if number:
             leased = calls[-1].decode(answers[-1])
             if leased.word == "unknown":
@@ -322,7 +323,7 @@ class Fetcher:
         if self._gate.closed:
             for admitted in self._gate.ended(running, len(self.running)):
                 self._launch(admitted)
-        self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome))
+        self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome, running.note))
         self._wake.set()
 
     def _check(self, runs: list[Settled], words: list[str]) -> None:

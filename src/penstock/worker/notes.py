@@ -1,7 +1,8 @@
 """What a worker process notes in memory that it shares with its supervisor, so that it outlives the process.
 
-A few fields about the process and how long its jobs ran, then a slot per running job. A slot's mark is written last and
-taken away first, so that whenever the process dies, each marked slot names a job that had really started.
+A few fields about the process and how long its jobs ran, then a slot per started job. A slot's mark is written last and
+taken away first, so that whenever the process dies, each marked slot names a job that had really started and whose end
+the server may not know yet.
 """
 
 import mmap
@@ -23,10 +24,11 @@ _SLOT: Final = 640
 _BEAT: Final = struct.Struct("<d")
 _TEXT: Final = struct.Struct("<H")
 _TIMES: Final = struct.Struct("<ddH")  #: since when, until when at most (0: no limit), length of the id
+_UNTIL: Final = struct.Struct("<d")
 _COUNT: Final = struct.Struct("<Q")
 _AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
 _AT_SECONDS, _AT_RUNS = 320, 328  #: of the whole, and how many runs were in which range
-_AT_TIMES, _AT_ID = 8, 32
+_AT_TIMES, _AT_UNTIL, _AT_ID = 8, 16, 32
 
 
 class Runs(NamedTuple):
@@ -41,7 +43,7 @@ class Started(NamedTuple):
 
     id: str
     since: float
-    until: float  #: its timeout; 0 for none
+    until: float  #: its timeout; 0 if it has none, or has ended and is not settled yet
 
 
 class Notes:
@@ -112,11 +114,17 @@ class Notes:
         self._begun[slot] = now
         return slot
 
+    def ran(self, slot: int) -> None:
+        """Its function has ended. The mark stands until the server knows: what it left may still kill this process."""
+        if slot >= 0:
+            _UNTIL.pack_into(self._memory, _HEAD + slot * _SLOT + _AT_UNTIL, 0.0)
+            self._count(time.monotonic() - self._begun[slot])
+
     def end(self, slot: int) -> None:
+        """The server knows how it ended."""
         if slot >= 0:
             self._memory[_HEAD + slot * _SLOT] = 0
             self._free.append(slot)
-            self._count(time.monotonic() - self._begun[slot])
 
     def _count(self, seconds: float) -> None:
         which = bisect_left(RANGES, seconds)
@@ -126,12 +134,12 @@ class Notes:
         _BEAT.pack_into(self._memory, _AT_SECONDS, self._seconds)
 
     def runs(self) -> Runs:
-        """How long those that ended had run."""
+        """How long those whose function ended had run."""
         counts = [_COUNT.unpack_from(self._memory, _AT_RUNS + 8 * which)[0] for which in range(len(RANGES) + 1)]
         return Runs(counts, _BEAT.unpack_from(self._memory, _AT_SECONDS)[0])
 
     def started(self) -> list[Started]:
-        """Every job that had started and had not ended."""
+        """Every job that had started and was not settled."""
         return [self._read(at) for at in range(_HEAD, _HEAD + self._slots * _SLOT, _SLOT) if self._memory[at]]
 
     def _read(self, at: int) -> Started:
@@ -140,5 +148,9 @@ class Notes:
 
 
 def slots_for(concurrency: int) -> int:
-    """Twice as many: jobs that were lost to another worker may still run while their slots are filled again."""
-    return 2 * concurrency + 16
+    """Four times as many as run at once.
+
+    Jobs that were lost to another worker may still run while their slots are filled again, and of both those that have
+    ended keep their marks while they are settled and the next ones already run.
+    """
+    return 4 * concurrency + 16

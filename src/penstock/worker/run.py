@@ -23,6 +23,7 @@ from penstock.times import show
 from penstock.worker.notes import Notes
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.processes import Processes
+from penstock.worker.settle import Settled
 from penstock.worker.threads import Threads, Work
 from penstock.worker.unknown import Unknown
 
@@ -39,6 +40,7 @@ class Running(msgspec.Struct, eq=False):
     number: int
     context: JobContext
     task: "asyncio.Task[None] | None" = None
+    note: int = -1  #: the mark that says that it has started
     begun: bool = False
     stopped: bool = False  #: it was cancelled from outside, so its CancelledError is ours
 
@@ -72,10 +74,20 @@ class Runner:
         self._notes = notes
         self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
         self.sink: Sink | None = None  #: who keeps the lines that jobs write
-        self._plans: dict[str, Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]] = {}
+        self._plans: dict[str, Plan] = {}
 
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
         return JobContext(lease, worker, number, self._engine, self._state, self.sink)
+
+    def settled(self, runs: list[Settled]) -> None:
+        """The server knows how these ended: from now on they are not charged with a death of this process."""
+        if self._notes is not None:
+            for run in runs:
+                self._notes.end(run.note)
+
+    def _started(self, running: Running, milliseconds: int) -> None:
+        if self._notes is not None and running.note < 0:
+            running.note = self._notes.begin(running.lease.id, milliseconds / 1000)
 
     def is_apart(self, task: str) -> bool:
         """Whether jobs of this task run in processes of their own."""
@@ -113,24 +125,24 @@ class Runner:
         timeout = task.options.timeout if envelope.timeout < 0 else envelope.timeout
         call = self._plans.get(task.name) or self._plan(task)
         if task.options.executor == "process":
-            value = await call(running.context, args, kwargs)  # its time begins with its process
+            timeout = 0  # its time begins with its process
         else:
-            note = self._notes.begin(running.lease.id, timeout / 1000) if self._notes is not None else -1
-            try:
-                if timeout:
-                    async with _limited(timeout):
-                        value = await call(running.context, args, kwargs)
-                else:
-                    value = await call(running.context, args, kwargs)
-            finally:
-                if self._notes is not None:
-                    self._notes.end(note)
+            self._started(running, timeout)
+        try:
+            if timeout:
+                async with _limited(timeout):
+                    value = await call(running, args, kwargs)
+            else:
+                value = await call(running, args, kwargs)
+        finally:
+            if self._notes is not None:
+                self._notes.ran(running.note)
         try:
             return Done(encode_result(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             return Dead("result_not_storable", describe(error))
 
-    def _plan(self, task: Task[..., Any, Any]) -> Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]:
+    def _plan(self, task: Task[..., Any, Any]) -> "Plan":
         """How this task is called: on the loop, in a thread or in a process, within its middleware. Made once."""
         if task.options.executor == "process":
             call = self._in_process(task)
@@ -146,18 +158,16 @@ class Runner:
         return call
 
     def _in_process(self, task: Task[..., Any, Any]) -> "Plan":
-        async def call(context: JobContext, _args: list[Any], _kwargs: dict[str, Any]) -> Any:
-            own = open_envelope(context.lease.payload).timeout
-            timeout = (task.options.timeout if own < 0 else own) / 1000
+        async def call(running: Running, _args: list[Any], _kwargs: dict[str, Any]) -> Any:
+            own = open_envelope(running.lease.payload).timeout
+            timeout = task.options.timeout if own < 0 else own
             process = await self._processes.take()
-            note = self._notes.begin(context.id, timeout) if self._notes is not None else -1
+            self._started(running, timeout)
             try:
-                async with _limited(round(timeout * 1000)):
-                    return task.signature.decode_result(await process.run(task, context))
+                async with _limited(timeout):
+                    return task.signature.decode_result(await process.run(task, running.context))
             finally:
                 await self._processes.give_back(process)
-                if self._notes is not None:
-                    self._notes.end(note)
 
         return call
 
@@ -190,11 +200,11 @@ async def _limited(milliseconds: int) -> AsyncIterator[None]:
         raise TimeoutError(f"it ran longer than its timeout of {show(milliseconds)}") from error.__cause__
 
 
-Plan = Callable[[JobContext, list[Any], dict[str, Any]], Awaitable[Any]]
+Plan = Callable[[Running, list[Any], dict[str, Any]], Awaitable[Any]]
 
 
 def _on_loop(function: Callable[..., Any]) -> Plan:
-    def call(_context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def call(_running: Running, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
         found: Awaitable[Any] = function(*args, **kwargs)
         return found
 
@@ -202,14 +212,15 @@ def _on_loop(function: Callable[..., Any]) -> Plan:
 
 
 def _at_once(function: Callable[..., Any]) -> Plan:
-    async def call(_context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def call(_running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
     return call
 
 
 def _in_thread(function: Callable[..., Any], threads: Threads, stuck: Callable[[JobContext], None]) -> Plan:
-    async def call(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def call(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        context = running.context
         work = threads.run(partial(contextvars.copy_context().run, _caught, function, args, kwargs))
         started = time.monotonic()
         try:
@@ -254,7 +265,7 @@ def _caught(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 
 
 def _wrapped(middleware: Callable[..., Awaitable[Any]], call: Plan) -> Plan:
-    async def wrapped(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return await middleware(context, lambda: call(context, args, kwargs))
+    async def wrapped(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return await middleware(running.context, lambda: call(running, args, kwargs))
 
     return wrapped

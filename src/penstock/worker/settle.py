@@ -18,6 +18,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     number: int
     id: str
     outcome: Outcome
+    note: int = -1  #: the mark that says that it has started
 
 
 def settle(engine: Engine, runs: list[Settled]) -> list[tuple[list[Settled], Call[list[str]]]]:
