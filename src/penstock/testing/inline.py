@@ -82,7 +82,7 @@ class Inline:
                 self._bury(lease, outcome)
 
     async def _runner(self, stack: AsyncExitStack) -> Runner:
-        processes = Processes(1)
+        processes = Processes(1, self._program.tasks)
         stack.push_async_callback(processes.close)
         lifespan = self._program.lifespan
         state = await stack.enter_async_context(lifespan()) if lifespan else None

@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.worker")
 async def bury(engine: Engine, child: Child, code: int, life: int, *, orderly: bool) -> None:
     """Again and again until the server has heard it; others would take a whole life, and charge everybody."""
     worker = child.worker
-    started = [job.id for job in child.notes.started()] if child.notes is not None else []
+    started = [job.id for job in child.notes.started() if not job.is_apart] if child.notes is not None else []
     if orderly:
         await asyncio.wait((child.listening,), timeout=1)  # its last words
     pause = 0.05

@@ -18,8 +18,7 @@ from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
-from penstock.worker.gate import AGAIN, PATIENCE, Gate
-from penstock.worker.outcome import Back, Dead, Done, Later, Outcome, describe, tell
+from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
 from penstock.worker.run import Runner, Running
 from penstock.worker.settle import Settled, settle
 
@@ -94,7 +93,6 @@ class Fetcher:
         self._queues = queues
         self._unknown = unknown
         self._reach = reach
-        self._gate = Gate(runner.is_apart)
         self.worker = ""
         self.busy = 0  #: slots in use, by runs that are not on their way to be settled
         self.running: dict[str, Running] = {}
@@ -129,8 +127,6 @@ class Fetcher:
         """Somebody asked for this job to be cancelled."""
         running = self.running.get(job_id)
         if running is None:
-            for waiting in [one for one in self._gate.waiting if one.lease.id == job_id]:
-                self._turn_away(waiting, Back())
             if self._asked:
                 self._early.add(job_id)  # it may be in an answer that is on its way
         else:
@@ -177,7 +173,7 @@ class Fetcher:
         self.busy -= len(outcomes)
         at_rest = not self.busy and not self._asked  # or will be: the server is to know
         asks = self._more or (at_rest and outcomes)
-        want = 0 if self.draining or not asks or self._gate.closed else self._room()
+        want = 0 if self.draining or not asks else self._room()
         if want > 0 and self._numbers.is_ahead:
             want, self._waits = 0, True
         if not outcomes and want <= 0:
@@ -281,27 +277,13 @@ class Fetcher:
             self.busy += 1
             if lease.ready.cancelling or lease.id in self._early:
                 context.cancelling = running.stopped = True
-            if self._gate.admits(running, len(self.running)):
-                self._launch(running)
-            else:
-                self._loop.call_later(PATIENCE, self._turn_away, running, Later(AGAIN, "suspect"))
-
-    def _launch(self, running: Running) -> None:
-        self.running[running.lease.id] = running
-        # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
-        running.task = self._loop.create_task(self._run(running))
-
-    def _turn_away(self, running: Running, outcome: Outcome) -> None:
-        """If it still waits at the gate, it waits no more."""
-        if self._gate.give_up(running):
-            self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome))
-            self.look()
+            self.running[lease.id] = running
+            # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
+            running.task = self._loop.create_task(self._run(running))
 
     def drain(self) -> None:
-        """Take nothing more; what has not started goes back."""
+        """Take nothing more."""
         self.draining = True
-        for waiting in list(self._gate.waiting):
-            self._turn_away(waiting, Back())
 
     def overrun(self, job_id: str, outcome: Outcome) -> None:
         """The thread of this job does not end: the job is settled so when its process has ended."""
@@ -320,9 +302,6 @@ class Fetcher:
         if self.running.get(running.lease.id) is running:
             del self.running[running.lease.id]
         self.stuck.pop(running.lease.id, None)
-        if self._gate.closed:
-            for admitted in self._gate.ended(running, len(self.running)):
-                self._launch(admitted)
         self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome, running.note))
         self._wake.set()
 

@@ -19,6 +19,9 @@ STARTING: Final = 0
 UP: Final = 1
 LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
 
+_HERE: Final = 1
+_APART: Final = 2
+
 _HEAD: Final = 512
 _SLOT: Final = 640
 _BEAT: Final = struct.Struct("<d")
@@ -44,6 +47,7 @@ class Started(NamedTuple):
     id: str
     since: float
     until: float  #: its timeout; 0 if it has none, or has ended and is not settled yet
+    is_apart: bool  #: in a process of its own: it has no part in the death of this one
 
 
 class Notes:
@@ -101,7 +105,7 @@ class Notes:
 
     # Its jobs
 
-    def begin(self, job_id: str, timeout: float = 0) -> int:
+    def begin(self, job_id: str, timeout: float = 0, *, apart: bool = False) -> int:
         """Note that a job starts, and how many seconds it may take at most; the slot that says so."""
         if not self._free:
             return -1
@@ -110,13 +114,19 @@ class Notes:
         memory = self._memory
         _TIMES.pack_into(memory, at + _AT_TIMES, now, now + timeout if timeout else 0.0, len(raw))
         memory[at + _AT_ID : at + _AT_ID + len(raw)] = raw
-        memory[at] = 1
+        memory[at] = _APART if apart else _HERE
         self._begun[slot] = now
         return slot
 
-    def ran(self, slot: int) -> None:
+    def move_here(self, slot: int) -> None:
+        """It ran in a process of its own; what it returned is handled in this one."""
+        if slot >= 0:
+            self._memory[_HEAD + slot * _SLOT] = _HERE
+
+    def ran(self, slot: int, *, apart: bool = False) -> None:
         """Its function has ended. The mark stands until the server knows: what it left may still kill this process."""
         if slot >= 0:
+            self._memory[_HEAD + slot * _SLOT] = _APART if apart else _HERE
             _UNTIL.pack_into(self._memory, _HEAD + slot * _SLOT + _AT_UNTIL, 0.0)
             self._count(time.monotonic() - self._begun[slot])
 
@@ -144,7 +154,8 @@ class Notes:
 
     def _read(self, at: int) -> Started:
         since, until, length = _TIMES.unpack_from(self._memory, at + _AT_TIMES)
-        return Started(self._memory[at + _AT_ID : at + _AT_ID + length].decode("utf-8", "replace"), since, until)
+        job_id = self._memory[at + _AT_ID : at + _AT_ID + length].decode("utf-8", "replace")
+        return Started(job_id, since, until, self._memory[at] == _APART)
 
 
 def slots_for(concurrency: int) -> int:

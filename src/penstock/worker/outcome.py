@@ -20,6 +20,7 @@ from penstock.worker.trace import trace_of
 log = logging.getLogger("penstock.worker")
 
 MESSAGE: Final = 2_000  #: characters of an error's message that are kept
+AGAIN: Final = 5_000  #: ms until a job that could not be started is offered again
 TRACE: Final = 16_000  #: characters of its traceback
 NAME: Final = 200  #: characters of its class's name
 
@@ -72,6 +73,14 @@ class NotStarted(Exception):
     """The worker stops, and this job's turn had not come."""
 
 
+class NoProcess(Exception):
+    """No process could be started for this job."""
+
+
+class NotFound(Exception):
+    """The process of a job does not find its task."""
+
+
 class ProcessDied(Exception):
     """The process of a job ended without an answer."""
 
@@ -109,8 +118,10 @@ def _judged(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
             return Later(_delay(getattr(error, "delay", 1_000)), "snoozed")
         case Bury():
             return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
-        case ProcessDied() | NotStarted():
-            return Crashed(describe(error)) if isinstance(error, ProcessDied) else Back()
+        case ProcessDied():
+            return Crashed(describe(error))
+        case NotStarted() | NoProcess():
+            return Later(AGAIN, "no_process") if isinstance(error, NoProcess) else Back()
     if isinstance(error, Retry):
         asked = getattr(error, "delay", None)
         return _failed(lease, error, policy, None if asked is None else _delay(asked))

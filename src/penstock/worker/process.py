@@ -1,23 +1,22 @@
-"""A process that runs one job after the other for a worker: `python -m penstock.worker.process`.
+"""The process of one job: it runs that job, tells its worker how it ended, and ends.
 
-Frames of msgpack come and go on a socket. A thread reads them, so that the end of the worker is seen while a job runs.
+Frames of msgpack come and go on a socket. It does not watch for the end of its worker: who started it kills it then.
 """
 
 import asyncio
+import contextvars
 import importlib
 import importlib.util
-import json
 import logging
 import os
-import queue
-import signal
 import socket
 import struct
 import sys
 import threading
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -25,11 +24,14 @@ from penstock.codec import encode_result, open_envelope, storable
 from penstock.context import JobContext, enter
 from penstock.engine.answers import Lease
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
+from penstock.program import Program
 from penstock.steer import Bury, Retry, Snooze
 from penstock.stored import read_running
 from penstock.task import Task
 from penstock.worker.outcome import Raised, describe, names_of
-from penstock.worker.tether import tie_to_parent
+from penstock.worker.tether import watch_parent
+
+log = logging.getLogger("penstock.worker")
 
 _LENGTH: Final = struct.Struct("<I")
 _LONGEST_LINE: Final = 100_000  #: characters of a log line that is passed on
@@ -79,39 +81,35 @@ def _frame(value: Any) -> bytes:
 
 
 class Parent:
-    """The process' side of it: orders, and words in answer to what was said."""
+    """The process' side of it: one order, and words in answer to what was said."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._lock = threading.Lock()
-        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, name="penstock-parent", daemon=True).start()
+        self._stream = sock.makefile("rb")
+        self._lock = threading.RLock()  # what is said may log, or be interrupted by a signal handler that does
 
     def say(self, word: str, *values: Any) -> None:
         with self._lock:
             self._socket.sendall(_frame([word, *values]))
 
-    def _listen(self) -> None:
-        try:
-            with self._socket.makefile("rb") as stream:
-                while head := stream.read(_LENGTH.size):
-                    raw = stream.read(_LENGTH.unpack(head)[0])
-                    found = _unpack(raw)
-                    if found[0] == "word":
-                        self._words.put(found[1])
-                    else:
-                        self.orders.put(msgspec.convert(found, Order))
-        finally:
-            os._exit(1)  # whoever gave the orders is gone
+    def order(self) -> Order:
+        return msgspec.convert(self._read(), Order)
+
+    def _read(self) -> list[Any]:
+        head = self._stream.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            os._exit(1)  # whoever gives the orders is gone
+        found: list[Any] = _unpack(self._stream.read(_LENGTH.unpack(head)[0]))
+        return found
 
     def progress(self, _worker: str, _job_id: str, _number: int, text: str) -> "Answer":
         """What a job's context asks of the engine, asked through the worker."""
         return Answer(self, text)
 
     def ask(self, text: str) -> str:
-        self.say("progress", text)
-        word = self._words.get()
+        with self._lock:
+            self.say("progress", text)
+            word: str = self._read()[1]
         if word.startswith("failed "):
             raise PenstockError(word.removeprefix("failed "))
         return word
@@ -134,24 +132,26 @@ class Answer:
 class Teller(logging.Handler):
     """Log records go to the worker, which writes them as it writes its own."""
 
-    def __init__(self, parent: Parent) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._parent = parent
+        self.parent: Parent | None = None  #: none while modules are imported: the worker has written what that logs
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
         told = {name: getattr(record, name) for name in fields if hasattr(record, name)}
+        if self.parent is None:
+            return
         try:
             text = storable(self.format(record), _LONGEST_LINE)
         except Exception:  # noqa: BLE001  (as any handler does with a record that cannot be formatted)
             self.handleError(record)
         else:
-            self._parent.say("log", told | {"msg": text})
+            self.parent.say("log", told | {"msg": text})
 
 
 def find(home: Home) -> Task[..., Any, Any]:
     """The task, with everything that its module makes of it."""
-    module = _load(home)
+    module = load(home)
     for found in vars(module).values():
         if isinstance(found, Task) and found.name == home.task:
             return found
@@ -160,10 +160,16 @@ def find(home: Home) -> Task[..., Any, Any]:
         found = getattr(found, name, None)
     if isinstance(found, Task):
         return found
+    for value in vars(module).values():  # a task that only its app knows
+        program = getattr(value, "program", None)
+        task = program.tasks.get(home.task) if isinstance(program, Program) else None
+        if task is not None and task.function.__qualname__ == home.qualname:
+            return task
     raise BadOption(f"{home.task}: a process finds no such task in {home.module!r}; keep it under a name of the module")
 
 
-def _load(home: Home) -> Any:
+def load(home: Home) -> Any:
+    """The module of a task."""
     if not home.file:
         return importlib.import_module(home.module)
     if home.module not in sys.modules:
@@ -176,47 +182,83 @@ def _load(home: Home) -> Any:
 
 
 class Host:
-    """Runs orders one by one; each app's lifespan is entered once."""
+    """Runs one order within the app's lifespan.
 
-    def __init__(self, parent: Parent) -> None:
+    An async function runs on the loop of this process. Any other runs without one, as it would in a thread.
+    """
+
+    def __init__(self, parent: Parent, runner: asyncio.Runner) -> None:
         self._parent = parent
-        self._states: dict[int, Any] = {}
+        self._runner = runner
+        self._around = contextvars.copy_context()
         self._stack = AsyncExitStack()
+        self._is_inside = False  #: a lifespan; a function that needs no loop gets none, as that takes as long as a fork
 
-    async def run(self, order: Order) -> None:
+    def run(self, order: Order) -> None:
         try:
-            result = await self._result(order)
+            task = find(order.home)
+        except BaseException as error:  # noqa: BLE001  (a module may fail in any way)
+            return self._parent.say("missing", *_taken_apart(error))
+        try:
+            result = self._result(order, task)
         except BaseException as error:  # noqa: BLE001  (whatever it was, the worker hears of it)
             self._parent.say("raised", *_taken_apart(error))
         else:
             self._parent.say("done", result)
 
-    async def _result(self, order: Order) -> bytes:
-        task = find(order.home)
+    def leave(self) -> None:
+        """End the lifespan; the job has ended, so an error here is only logged."""
+        try:
+            if self._is_inside:
+                self._await(self._stack.aclose())
+        except Exception:
+            log.exception("the lifespan of the app failed at its end, in the process of a job")
+
+    def _result(self, order: Order, task: Task[..., Any, Any]) -> bytes:
         envelope = open_envelope(order.payload)
         args, kwargs = task.signature.decode(envelope.args, envelope.status)
         found = read_running(order.header)
         lease = Lease(order.id, found, order.payload, found.ready)
-        context = JobContext(lease, "", 0, self._parent, await self._state(task))
+        context = JobContext(lease, "", 0, self._parent, self._state(task))
         context.tags = tuple(envelope.tags)
-        enter(context)
-        value = task.function(*args, **kwargs)
-        if task.is_async:
-            value = await value
-        await context.flush()
+        self._around.run(enter, context)
+        if task.is_async or task.options.executor == "async":
+            value = self._await(_called(task, args, kwargs))
+        else:
+            value = self._around.run(task.function, *args, **kwargs)
+        if context.unsaid:
+            self._await(context.flush())
         try:
             return encode_result(value)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             raise Bury("result_not_storable") from error
 
-    async def _state(self, task: Task[..., Any, Any]) -> Any:
+    def _state(self, task: Task[..., Any, Any]) -> Any:
         """What the app's lifespan gives in this process."""
         program = task.program
         if program is None or program.lifespan is None:
             return None
-        if id(program) not in self._states:
-            self._states[id(program)] = await self._stack.enter_async_context(program.lifespan())
-        return self._states[id(program)]
+        self._is_inside = True
+        return self._await(self._stack.enter_async_context(program.lifespan()))
+
+    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        value, error = self._runner.run(_caught(work), context=self._around)
+        if error is not None:
+            raise error
+        return value
+
+
+async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """A loop does not survive SystemExit and KeyboardInterrupt; as values they pass."""
+    try:
+        return await work, None
+    except BaseException as error:  # noqa: BLE001  (raised again outside of the loop)
+        return None, error
+
+
+async def _called(task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = task.function(*args, **kwargs)
+    return await value if task.is_async else value
 
 
 def _taken_apart(error: BaseException) -> list[Any]:
@@ -242,23 +284,17 @@ def rebuild(values: list[Any]) -> BaseException:
     return Raised(frozenset(names), described)
 
 
-async def serve(parent: Parent) -> None:
-    host = Host(parent)
-    parent.say("ready")
-    while True:
-        await host.run(await asyncio.to_thread(parent.orders.get))
-
-
-def main() -> None:
-    setup = json.loads(sys.argv[1])
-    tie_to_parent(setup["parent"])
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the worker decides; not SIG_IGN, which programs started here inherit
-    sys.path[:] = setup["path"]
-    parent = Parent(socket.socket(fileno=setup["socket"]))
-    logging.basicConfig(level=logging.INFO, handlers=[Teller(parent)])
-    asyncio.run(serve(parent))
-
-
-if __name__ == "__main__":
-    main()
+def run_job(sock: socket.socket, teller: Teller) -> NoReturn:
+    """One job, from its order to the end of this process."""
+    parent = Parent(sock)
+    watch_parent(os.getppid())
+    parent.say("ready", os.getpid())
+    order = parent.order()
+    teller.parent = parent
+    with asyncio.Runner() as runner:
+        host = Host(parent, runner)
+        host.run(order)
+        host.leave()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from penstock import backoff
-from penstock.codec import Envelope, encode_result, open_envelope
+from penstock.codec import Envelope, decode_any, encode_result, open_envelope
 from penstock.context import JobContext, Sink, enter
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
-from penstock.errors import BadArguments, PayloadTooLarge
+from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 from penstock.program import Program
 from penstock.task import Task
 from penstock.times import show
 from penstock.worker.notes import Notes
-from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
+from penstock.worker.outcome import AGAIN, Back, Dead, Done, Later, NotFound, Outcome, Policy, describe, judge
 from penstock.worker.processes import Processes
 from penstock.worker.settle import Settled
 from penstock.worker.threads import Threads, Work
@@ -29,6 +29,8 @@ from penstock.worker.unknown import Unknown
 
 log = logging.getLogger("penstock.worker")
 
+CRASHES = 2  #: that make a job a suspect
+SUSPECTS = 16  #: at once; each has a process of its own, and when memory runs out the innocent are killed, too
 OVERRUN = 5.0  #: seconds that a thread gets to end by itself once its job's time is over
 
 
@@ -41,6 +43,7 @@ class Running(msgspec.Struct, eq=False):
     context: JobContext
     task: "asyncio.Task[None] | None" = None
     note: int = -1  #: the mark that says that it has started
+    is_apart: bool = False  #: a suspect in a process of its own: it has no part in what becomes of this one
     begun: bool = False
     stopped: bool = False  #: it was cancelled from outside, so its CancelledError is ours
 
@@ -75,6 +78,7 @@ class Runner:
         self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
         self.sink: Sink | None = None  #: who keeps the lines that jobs write
         self._plans: dict[str, Plan] = {}
+        self._suspects = 0
 
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
         return JobContext(lease, worker, number, self._engine, self._state, self.sink)
@@ -84,15 +88,6 @@ class Runner:
         if self._notes is not None:
             for run in runs:
                 self._notes.end(run.note)
-
-    def _started(self, running: Running, milliseconds: int) -> None:
-        if self._notes is not None and running.note < 0:
-            running.note = self._notes.begin(running.lease.id, milliseconds / 1000)
-
-    def is_apart(self, task: str) -> bool:
-        """Whether jobs of this task run in processes of their own."""
-        found = self._program.tasks.get(task)
-        return found is not None and found.options.executor == "process"
 
     async def run(self, running: Running) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
@@ -122,60 +117,101 @@ class Runner:
     async def _call(
         self, running: Running, task: Task[..., Any, Any], envelope: Envelope, args: list[Any], kwargs: dict[str, Any]
     ) -> Outcome:
+        suspect, process = running.lease.ready.crashes >= CRASHES, task.options.executor == "process"
+        counts = suspect and not process
+        if counts and self._suspects >= SUSPECTS:
+            return Later(AGAIN, "suspect")
+        self._suspects += counts
         timeout = task.options.timeout if envelope.timeout < 0 else envelope.timeout
-        call = self._plans.get(task.name) or self._plan(task)
-        if task.options.executor == "process":
-            timeout = 0  # its time begins with its process
-        else:
-            self._started(running, timeout)
         try:
+            if suspect or process:
+                return _result(await self._plan(task, suspect=suspect)(running, args, kwargs))
+            call = self._plans.get(task.name) or self._plan(task)
+            self._started(running, timeout)
             if timeout:
                 async with _limited(timeout):
                     value = await call(running, args, kwargs)
             else:
                 value = await call(running, args, kwargs)
+            return _result(value)
         finally:
+            self._suspects -= counts
             if self._notes is not None:
-                self._notes.ran(running.note)
-        try:
-            return Done(encode_result(value))
-        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
-            return Dead("result_not_storable", describe(error))
+                self._notes.ran(running.note, apart=running.is_apart)
 
-    def _plan(self, task: Task[..., Any, Any]) -> "Plan":
-        """How this task is called: on the loop, in a thread or in a process, within its middleware. Made once."""
-        if task.options.executor == "process":
-            call = self._in_process(task)
-        elif task.is_async:
+    def _started(self, running: Running, milliseconds: int) -> None:
+        if self._notes is not None and running.note < 0:
+            running.note = self._notes.begin(running.lease.id, milliseconds / 1000, apart=running.is_apart)
+
+    def _plan(self, task: Task[..., Any, Any], *, suspect: bool = False) -> "Plan":
+        """How this task is called: on the loop, in a thread or in a process, within its middleware."""
+        call: Plan
+        if task.is_async:
             call = _on_loop(task.function)
         elif task.options.executor == "async":
             call = _at_once(task.function)
         else:
             call = _in_thread(task.function, self._threads, self._stuck)
+        if suspect or task.options.executor == "process":
+            call = self._in_process(task, call, suspect=suspect)
         for middleware in reversed(self._program.middlewares):
             call = _wrapped(middleware, call)
-        self._plans[task.name] = call
+        if not suspect:
+            self._plans[task.name] = call
         return call
 
-    def _in_process(self, task: Task[..., Any, Any]) -> "Plan":
-        async def call(running: Running, _args: list[Any], _kwargs: dict[str, Any]) -> Any:
+    def _in_process(self, task: Task[..., Any, Any], here: "Plan", *, suspect: bool) -> "Plan":
+        """Its time begins with its process. A suspect that no other process can import runs here all the same."""
+
+        async def call(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
             own = open_envelope(running.lease.payload).timeout
             timeout = task.options.timeout if own < 0 else own
-            process = await self._processes.take()
+            process = await self._processes.take(waits=task.options.executor == "process")
+            running.is_apart = suspect
             self._started(running, timeout)
             try:
                 async with _limited(timeout):
-                    return task.signature.decode_result(await process.run(task, running.context))
+                    packed = await process.run(task, running.context)
+            except NotFound as error:
+                if task.options.executor == "process":
+                    raise error.__cause__ or error from None
+                packed = None
             finally:
                 await self._processes.give_back(process)
+                self._is_here(running)
+            if packed is not None:
+                return _decoded(task, packed)
+            running.is_apart = False
+            async with _limited(timeout):
+                return await here(running, args, kwargs)
 
         return call
+
+    def _is_here(self, running: Running) -> None:
+        """What it returned is handled in this process."""
+        if self._notes is not None:
+            self._notes.move_here(running.note)
 
     def _stuck(self, context: JobContext) -> None:
         """A thread ran on although its time is over: how its job ends, once its process has."""
         task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
         error = TimeoutError("it ran longer than its timeout, and its thread did not stop")
         self.overrun(context.id, judge(context.lease, error, policy_of(task, envelope)))
+
+
+def _result(value: Any) -> Outcome:
+    try:
+        return Done(encode_result(value))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
+        return Dead("result_not_storable", describe(error))
+
+
+def _decoded(task: Task[..., Any, Any], packed: bytes) -> Any:
+    """What a process returned; as plain data if that is not what the annotation says, which nobody checks elsewhere."""
+    try:
+        return task.signature.decode_result(packed)
+    except PenstockError:
+        return decode_any(packed)
 
 
 def policy_of(task: Task[..., Any, Any], envelope: Envelope) -> Policy:

@@ -4,6 +4,8 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -12,11 +14,32 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def tie_to_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, where it can; elsewhere a closed pipe must say so."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
+
+
+def watch_parent(parent: int) -> None:
+    """Die with it where the kernel cannot see to that and no socket tells of it."""
+    if sys.platform != "linux":
+        threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    die()
+
+
+def untie() -> None:
+    """From now on it sees by itself that its parent has died."""
+    _die_with_parent(0)
+
+
+def _die_with_parent(number: int) -> None:
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def die() -> None:

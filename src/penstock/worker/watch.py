@@ -78,7 +78,8 @@ def _end_overruns(child: Child, notes: Notes, now: float, quiet: float) -> None:
     """Kill a child whose loop is blocked beyond the time of one of its jobs: only that job is charged."""
     if quiet < OVERRUN or child.condemned is not None:
         return
-    late = [job.id for job in notes.started() if job.until and job.until + OVERRUN < now]
+    here = [job for job in notes.started() if not job.is_apart]
+    late = [job.id for job in here if job.until and job.until + OVERRUN < now]
     if late:
         log.error("child %d is blocked, and the time of %s is over: it is killed", child.pid, ", ".join(late))
         child.condemned = late

@@ -107,7 +107,7 @@ class Worker:
         hub = self._program.hub()
         self._engine = hub.engine
         self._reach = Reach()
-        self._processes = Processes(self._concurrency)
+        self._processes = Processes(self._concurrency, self._program.tasks)
         stack.push_async_callback(self._processes.close)
         state = await stack.enter_async_context(self._program.lifespan()) if self._program.lifespan else None
         threads = Threads(self._concurrency)
