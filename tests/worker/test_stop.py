@@ -356,3 +356,17 @@ async def test_a_stalled_loop_is_shown_as_such(crew: Crew, url: str) -> None:
         return not await stalled()
 
     await eventually(well, within=20)
+
+
+async def test_a_task_that_swallows_its_cancelling_does_not_hold_up_the_end(crew: Crew) -> None:
+    worker = await crew.started("--grace", "1s")
+    job = await crew.tasks.deaf.enqueue()
+    await crew.begun(1)
+    began = asyncio.get_running_loop().time()
+    assert await crew.end(worker) == 0
+    took = asyncio.get_running_loop().time() - began
+    print(f"ended after {took:.1f} s")
+    assert took < 5  # a second of grace, a second after it, and a machine that may be busy
+    assert len(crew.lines("cancelled")) == 1
+    header = await crew.header(job)
+    assert (header.state, header.crashes) == ("ready", 0)

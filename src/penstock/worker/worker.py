@@ -39,6 +39,7 @@ log = logging.getLogger("penstock.worker")
 
 SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
+CANCELLED: Final = 1.0  #: seconds that they get to end after that, once they were cancelled
 
 
 class Worker:
@@ -250,7 +251,7 @@ class Worker:
                 await self._fetcher.drained()
         self.cut()
         with suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(CANCELLED):
                 await self._fetcher.drained()
         await self._lines.aclose()
 
