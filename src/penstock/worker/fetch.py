@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.engine.answers import Leased, read_letter
 from penstock.engine.engine import PAGE, Engine
@@ -75,6 +75,13 @@ class Numbers:
             self._lost.append(number)
 
 
+class Incarnation(NamedTuple):
+    """A name under which a worker leases, and the numbers of the calls made under it: they only change together."""
+
+    name: str
+    numbers: Numbers
+
+
 class Fetcher:
     """Keeps one worker's slots filled and settles what they finished."""
 
@@ -84,7 +91,7 @@ class Fetcher:
         runner: Runner,
         concurrency: int,
         queues: Callable[[], list[str]],
-        unknown: Callable[[], Any],
+        unknown: Callable[[str], None],
         reach: Reach,
     ) -> None:
         self._engine = engine
@@ -93,14 +100,14 @@ class Fetcher:
         self._queues = queues
         self._unknown = unknown
         self._reach = reach
-        self.worker = ""
+        self._own = Incarnation("", Numbers())
+        self._is_lost = False  #: the engine no longer knows that name, and there is no other yet
         self.busy = 0  #: slots in use, by runs that are not on their way to be settled
         self.running: dict[str, Running] = {}
         self.draining = False
         self.finished = 0
         self.left = math.inf  #: jobs that it may still take
         self.stuck: dict[str, Settled] = {}  #: what overran its time in a thread, and how it is to be settled
-        self._numbers = Numbers()
         self._outcomes: list[Settled] = []
         self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
@@ -115,8 +122,12 @@ class Fetcher:
 
     def begin(self, worker: str) -> None:
         """A new incarnation: what ran under the old one will be refused."""
-        self.worker, self._numbers = worker, Numbers()
+        self._own, self._is_lost = Incarnation(worker, Numbers()), False
         self.look()
+
+    def lose(self) -> None:
+        """The engine no longer knows this incarnation: it takes no more jobs."""
+        self._is_lost = True
 
     def look(self) -> None:
         """There may be work."""
@@ -173,8 +184,8 @@ class Fetcher:
         self.busy -= len(outcomes)
         at_rest = not self.busy and not self._asked  # or will be: the server is to know
         asks = self._more or (at_rest and outcomes)
-        want = 0 if self.draining or not asks else self._room()
-        if want > 0 and self._numbers.is_ahead:
+        want = 0 if self.draining or self._is_lost or not asks else self._room()
+        if want > 0 and self._own.numbers.is_ahead:
             want, self._waits = 0, True
         if not outcomes and want <= 0:
             await self._sleep(look)
@@ -198,17 +209,17 @@ class Fetcher:
     async def _trip(self, outcomes: list[Settled], want: int) -> None:
         settles = settle(self._engine, outcomes)
         calls: list[Call[Any]] = [call for _, call in settles]
-        numbers, number, worker = self._numbers, 0, self.worker
+        own, number = self._own, 0
         if want > 0:
-            number = numbers.take()
-            calls.append(self._lease(number, want))
+            number = own.numbers.take()
+            calls.append(self._lease(own, number, want))
         self._news = False
         try:
             answers = await self._engine.link.together(*calls)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
             self.busy += len(outcomes)
-            numbers.give_back(number)
+            own.numbers.give_back(number)
             raise
         for (runs, call), answer in zip(settles, answers, strict=False):
             if answer.count(b"ok") < len(answer):
@@ -216,16 +227,18 @@ class Fetcher:
         self.finished += len(outcomes)
         self._runner.settled(outcomes)
         if number:
-            leased = calls[-1].decode(answers[-1])
-            if leased.word == "unknown":
-                if worker == self.worker:
-                    await self._unknown()
-            elif numbers.answered(number):
-                self._plenty = leased.again or len(leased.leases) >= want
-                self._more = self._more or self._news or self._plenty
-                self._start(leased, worker, number)
-            else:  # a letter had answered this call before it was made
-                self._more = True
+            self._leased(own, number, want, calls[-1].decode(answers[-1]))
+
+    def _leased(self, own: Incarnation, number: int, want: int, leased: Leased) -> None:
+        """The answer to a call of lease of this incarnation."""
+        if leased.word == "unknown":
+            self._unknown(own.name)
+        elif not own.numbers.answered(number):  # a letter had answered this call before it was made
+            self._more = True
+        elif own is self._own and not self._is_lost:  # of another one everything is taken back
+            self._plenty = leased.again or len(leased.leases) >= want
+            self._more = self._more or self._news or self._plenty
+            self._start(leased, own.name, number)
 
     def _take(self) -> list[Settled]:
         """What is to be settled now: all of it, unless the results are too big for one trip."""
@@ -252,17 +265,15 @@ class Fetcher:
             self._more = not self.draining
         self._wake.clear()
 
-    def _lease(self, number: int, want: int) -> Call[Leased]:
-        answered = self._numbers.floor
-        return self._engine.lease(
-            self.worker, number, queues=self._queues(), want=want, answered=answered, by_letter=True
-        )
+    def _lease(self, own: Incarnation, number: int, want: int) -> Call[Leased]:
+        answered = own.numbers.floor
+        return self._engine.lease(own.name, number, queues=self._queues(), want=want, answered=answered, by_letter=True)
 
     def take(self, letter: bytes) -> None:
         """A job that the server gave to this worker while it had nothing to do."""
         number, leased = read_letter(letter)
-        if self._numbers.told(number):
-            self._start(leased, self.worker, number)
+        if not self._is_lost and self._own.numbers.told(number):
+            self._start(leased, self._own.name, number)
         self.look()  # for the next one
 
     def _start(self, leased: Leased, worker: str, number: int) -> None:

@@ -210,13 +210,11 @@ class QueueStream:
 
     async def _begin(self) -> None:
         """An incarnation under a name that was never used."""
-        self._name, self._numbers = (
-            f"stream-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}",
-            Numbers(),
-        )
+        name = f"stream-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
         info = about(self._program) | {"slots": self._limit, "tasks": []}
-        self._keeper.begin(self._name, info, [self._queue])
-        await self._engine.register(self._name, self._life, json.dumps(info), [self._queue])
+        await self._engine.register(name, self._life, json.dumps(info), [self._queue])
+        self._name, self._numbers = name, Numbers()
+        self._keeper.begin(name, info, [self._queue])
         if self._mail is not None:
             self._mail.cancel()
         channels = [self._engine.keys.mailbox(self._name), *self._keeper.channels()]

@@ -68,6 +68,7 @@ class Worker:
         self.overran = asyncio.Event()  #: a thread does not end: only a new process gets rid of it
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
+        self._lost = asyncio.Event()  #: the engine does not know its name any longer
         self.name = ""
 
     async def run(self) -> None:
@@ -120,13 +121,13 @@ class Worker:
         runner.sink = self._lines = Lines(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
         order = self._queues.order
-        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self._begin, self._reach)
+        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self.reborn, self._reach)
         self._mail: asyncio.Task[None] | None = None
         self._fetcher.left = self.quota
         await self._begin_patiently()
         loops = self._keep.start()
         stack.callback(self._keep.stop)  # whatever happens while it stops: nobody lives on without its loops
-        self._loops = [asyncio.create_task(loop) for loop in (self._fetcher.run(), *loops)]
+        self._loops = [asyncio.create_task(loop) for loop in (self._fetcher.run(), self._rebirths(), *loops)]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))
 
@@ -152,29 +153,55 @@ class Worker:
                 self._reach.lost("start", error)
                 await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
+    async def _rebirths(self) -> None:
+        """A new incarnation whenever the last one was lost: only here, so that there is one at a time."""
+        while True:
+            await self._lost.wait()
+            try:
+                await self._begin()
+            except Exception as error:
+                if not isinstance(error, PenstockError):
+                    log.exception("worker %s could not begin anew", self.name)
+                self._reach.lost("start", error)
+                await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
+
     async def _begin(self) -> None:
-        """A new incarnation of this worker: a name that was never used, registered, with its own mailbox."""
-        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
+        """A new incarnation of this worker: a name that was never used, registered, with its own mailbox.
+
+        Until it is registered nothing knows the name; then everything changes in one step.
+        """
+        name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
         info = about(self._program) | {"slots": self._concurrency}
-        self._keep.begin(self.name, info, self._queues.names)
-        await self._engine.register(self.name, self._life, json.dumps(info), self._queues.names)
-        await self._declare()
+        await self._engine.register(name, self._life, json.dumps(info), self._queues.names)
+        await self._declare(name)
         self._reach.back("start")
-        self._fetcher.begin(self.name)
+        self.name = name
+        self._lost.clear()
+        self._keep.begin(name, info, self._queues.names)
+        self._fetcher.begin(name)
+        self._listen(name)
+
+    def _listen(self, name: str) -> None:
+        """To the letters of this incarnation, and no more to those of the one before it."""
         if self._mail is not None:
             self._mail.cancel()
-        channels = [self._engine.keys.mailbox(self.name), *self._keep.channels()]
+
+        def letter(channel: str, text: bytes) -> None:
+            if self.name == name:
+                self._letter(channel, text)
+
+        channels = [self._engine.keys.mailbox(name), *self._keep.channels()]
         mailbox = Mailbox(
-            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
+            self._engine.link, channels, letter=letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
         )
         self._mail = asyncio.create_task(mailbox.run())
 
-    async def _declare(self) -> None:
+    async def _declare(self, worker: str) -> None:
         """Make the schedules of the code known: what is the same stays, however many workers say it."""
         now = (await self._engine.due_crons(0)).now if self._program.schedules else 0
         for schedule, spec in self._program.schedules.items():
             begin = first(schedule, spec, now)
-            word = await self._engine.set_cron(schedule, spec, begin, source="code", worker=self.name)
+            word = await self._engine.set_cron(schedule, spec, begin, source="code", worker=worker)
             if word == "kept":
                 log.warning("schedule %s was set at run time, which wins over the code until it is removed", schedule)
             elif word != "same":
@@ -205,10 +232,11 @@ class Worker:
         self.overran.set()
 
     def reborn(self, worker: str) -> None:
-        """The engine knows it no longer."""
-        if worker == self.name and not self._fetcher.draining:
+        """The engine knows it no longer. However many say so, and however often, it is reborn once."""
+        if worker == self.name and not self._lost.is_set() and not self._fetcher.draining:
             log.warning("worker %s was taken for dead; it goes on under a new name", worker)
-            self._fetcher.look()
+            self._fetcher.lose()
+            self._lost.set()
 
     def _letter(self, channel: str, text: bytes) -> None:
         if channel != self._engine.keys.mailbox(self.name):
@@ -227,7 +255,11 @@ class Worker:
         """What may have been said while nobody listened: that there is work, when something is due, what to cancel."""
         self._fetcher.look()
         self._keep.rearm()
-        for _, job_id in (await self._engine.renew(self._life, [self.name])).cancelling:
+        name = self.name
+        renewed = await self._engine.renew(self._life, [name])
+        if renewed.words == ["unknown"]:
+            self.reborn(name)
+        for _, job_id in renewed.cancelling:
             self.cancel(job_id)
 
     async def _stop(self) -> None:
