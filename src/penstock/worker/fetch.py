@@ -18,6 +18,7 @@ from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
+from penstock.worker.leases import Hand, LeaseCheck
 from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
 from penstock.worker.run import Runner, Running
 from penstock.worker.settle import Settled, settle
@@ -42,6 +43,16 @@ class Numbers:
     def floor(self) -> int:
         """Up to here all calls were answered."""
         return min((*self._open, *self._lost, self._last + 1)) - 1
+
+    @property
+    def last(self) -> int:
+        """The last that was made."""
+        return self._last
+
+    @property
+    def unanswered(self) -> frozenset[int]:
+        """Those that were made, and may yet be answered."""
+        return frozenset((*self._open, *self._lost))
 
     @property
     def is_ahead(self) -> bool:
@@ -109,6 +120,8 @@ class Fetcher:
         self.left = math.inf  #: jobs that it may still take
         self.stuck: dict[str, Settled] = {}  #: what overran its time in a thread, and how it is to be settled
         self._outcomes: list[Settled] = []
+        self._hand: set[tuple[str, int, str]] = set()  #: worker, call and id of what was leased and is not settled yet
+        self.check = LeaseCheck(engine, self._in_hand)
         self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
         self._settling = 0  #: runs that calls on their way settle
@@ -133,6 +146,11 @@ class Fetcher:
         """There may be work."""
         self._more = self._news = True
         self._wake.set()
+
+    def _in_hand(self) -> Hand:
+        name, numbers = self._own
+        jobs = ((job_id, number) for worker, number, job_id in self._hand if worker == name)
+        return Hand.of(name, numbers.last, numbers.unanswered, jobs)
 
     def cancel(self, job_id: str) -> None:
         """Somebody asked for this job to be cancelled."""
@@ -226,6 +244,7 @@ class Fetcher:
                 self._check(runs, call.decode(answer))
         self.finished += len(outcomes)
         self._runner.settled(outcomes)
+        self._hand.difference_update([(run.worker, run.number, run.id) for run in outcomes])
         if number:
             self._leased(own, number, want, calls[-1].decode(answers[-1]))
 
@@ -274,12 +293,16 @@ class Fetcher:
         number, leased = read_letter(letter)
         if not self._is_lost and self._own.numbers.told(number):
             self._start(leased, self._own.name, number)
+        elif any((self._own.name, number, lease.id) not in self._hand for lease in leased.leases):
+            self.check.soon()  # most likely an answer brought it before, and it is done; or the server lost writes
         self.look()  # for the next one
 
     def _start(self, leased: Leased, worker: str, number: int) -> None:
         self.left -= len(leased.leases)
+        self._hand.update([(worker, number, lease.id) for lease in leased.leases])
         for job_id in leased.unreadable:
             self.busy += 1
+            self._hand.add((worker, number, job_id))
             self._outcomes.append(Settled(worker, number, job_id, Dead("unreadable_header", "{}")))
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)

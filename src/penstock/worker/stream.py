@@ -25,6 +25,7 @@ from penstock.program import Program
 from penstock.steer import Steer
 from penstock.worker.fetch import LOOK, Numbers
 from penstock.worker.keep import OwnKeeper
+from penstock.worker.leases import Hand, LeaseCheck
 from penstock.worker.lines import Lines, captured
 from penstock.worker.outcome import Back, Dead, Done, Outcome, Policy, describe, judge
 from penstock.worker.settle import Settled
@@ -197,11 +198,12 @@ class QueueStream:
             moved=self._wake.set,
         )
         self._settling = Settling(self._engine, self._reach)
+        self._check = LeaseCheck(self._engine, self._in_hand)
         self._lines = Lines(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
         await self._begin()
         stack.push_async_callback(self._leave)
-        loops = [*self._keeper.start(), self._fill()]
+        loops = [*self._keeper.start(), self._fill(), self._check.run()]
         stack.callback(self._keeper.stop)
         stack.push_async_callback(self._settling.aclose)  # while its lease is still renewed
         tasks = [asyncio.create_task(one) for one in loops]
@@ -290,6 +292,12 @@ class QueueStream:
         if leased.leases:
             self._arrived.set()
 
+    def _in_hand(self) -> Hand:
+        """What is not settled yet, until the server has answered the settle: what is not in hand is given back."""
+        claims = (held.job.claim for held in self._unsettled.values())
+        jobs = ((job_id, number) for worker, job_id, number in claims if worker == self._name)
+        return Hand.of(self._name, self._numbers.last, self._numbers.unanswered, jobs)
+
     def _lost(self, worker: str) -> None:
         """The engine knows it no longer: what it held is others' by now."""
         if worker == self._name:
@@ -312,6 +320,7 @@ class QueueStream:
 
     async def _look(self) -> None:
         self._wake.set()
+        self._check.soon()
         self._keeper.rearm()
         for _, job_id in (await self._engine.renew(self._life, [self._name])).cancelling:
             self._cancel(job_id)

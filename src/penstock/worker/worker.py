@@ -127,7 +127,8 @@ class Worker:
         await self._begin_patiently()
         loops = self._keep.start()
         stack.callback(self._keep.stop)  # whatever happens while it stops: nobody lives on without its loops
-        self._loops = [asyncio.create_task(loop) for loop in (self._fetcher.run(), self._rebirths(), *loops)]
+        loops += [self._fetcher.run(), self._fetcher.check.run(), self._rebirths()]
+        self._loops = [asyncio.create_task(loop) for loop in loops]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))
 
@@ -252,8 +253,12 @@ class Worker:
         self._fetcher.look()
 
     async def _look(self) -> None:
-        """What may have been said while nobody listened: that there is work, when something is due, what to cancel."""
+        """What may have been said while nobody listened: that there is work, when something is due, what to cancel.
+
+        And it may be another server that answers, or one that lost something.
+        """
         self._fetcher.look()
+        self._fetcher.check.soon()
         self._keep.rearm()
         name = self.name
         renewed = await self._engine.renew(self._life, [name])
