@@ -80,7 +80,7 @@ class OwnKeeper:
         more = 1
         while more:
             _, more = await self._engine.retire(worker)
-        await asyncio.to_thread(self._renewer.join)
+        await self._renewer.ended()
 
 
 class Supervised:

@@ -1,8 +1,10 @@
 """Renewals, from a thread and a connection of their own, so that a task that blocks the loop costs no lease."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
@@ -22,6 +24,8 @@ class Renewer:
         self._cancelling = cancelling
         self.worker = ""
         self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-renew", daemon=True)
 
     def start(self) -> None:
@@ -30,10 +34,19 @@ class Renewer:
     def stop(self) -> None:
         self._stop.set()
 
-    def join(self) -> None:
-        self._thread.join()
+    async def ended(self) -> None:
+        """Until the thread has ended. It is not joined: whoever gives up waiting must not leave a thread that waits."""
+        if self._thread.ident is not None:
+            await self._ended.wait()
 
     def _run(self) -> None:
+        try:
+            self._renew_all()
+        finally:
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _renew_all(self) -> None:
         well, wait = True, self._life / 3000
         while not self._stop.wait(wait):
             try:
@@ -41,8 +54,10 @@ class Renewer:
                 if not well:
                     log.warning("the worker's lease is renewed again")
                 well, wait = True, self._life / 3000
-            except PenstockError as error:
-                if well:
+            except Exception as error:
+                if not isinstance(error, PenstockError):
+                    log.exception("the worker's lease could not be renewed")
+                elif well:
                     log.warning("the worker's lease could not be renewed: %s", error)
                 well, wait = False, min(1.0, self._life / 10_000)
 

@@ -36,7 +36,9 @@ log = logging.getLogger("penstock.worker")
 RENEW: Final = 0.3  #: of a life, between two renewals
 REAP: Final = 30.0  #: seconds between two looks for the dead that no renewal told of
 LOOK: Final = 5.0  #: seconds after which it looks by itself, should a signal have been lost
-LATE: Final = 2.0  #: seconds beyond the grace after which a child that should end is killed
+LATE: Final = 1.5  #: seconds beyond the grace after which a child that should end is killed
+REST: Final = 0.5  #: seconds beyond that to give its jobs back; others do it after its lease
+CHORES: Final = 5.0  #: seconds for that at most, if the children ended before
 AT_ONCE: Final = 1.5  #: the same after a second signal
 SCRAPE: Final = 3.0  #: seconds that the server may take for a scrape
 SLOWEST: Final = 30.0  #: seconds between two tries to start a child
@@ -301,7 +303,7 @@ class Supervisor:
             await self._wait(*(() if hurried else (signals.hurry,)))
             self._look_after()
         if self._chores:
-            await asyncio.wait(self._chores, timeout=5)
+            await asyncio.wait(self._chores, timeout=min(max(until - time.monotonic(), 0) + REST, CHORES))
         for chore in self._chores:
             chore.cancel()
         log.info("stopped: every process of this worker has ended")

@@ -10,7 +10,7 @@ import random
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -39,7 +39,10 @@ log = logging.getLogger("penstock.worker")
 
 SHORTEST: Final = 100  #: ms that a worker's lease must last
 GRACE: Final = 25.0  #: seconds that running jobs get to finish when the worker stops
-CANCELLED: Final = 1.0  #: seconds that they get to end after that, once they were cancelled
+# After the grace a worker leaves within two seconds, though the server be gone.
+SETTLE: Final = 0.8  #: seconds for jobs that were cancelled to end and be settled
+LAST_LINES: Final = 0.4  #: seconds after that for the last log lines
+LEAVE: Final = 0.8  #: seconds after that for giving back the rest; else others do so when its lease is over
 
 
 class Worker:
@@ -276,21 +279,17 @@ class Worker:
             self._keep.stop()
             await _end([*self._loops, *([self._mail] if self._mail else [])])
             with suppress(PenstockError):
-                await self._keep.gone(self.name)
+                await _within(LEAVE, self._keep.gone(self.name))
 
     async def _finish(self) -> None:
         self._fetcher.drain()
         self._processes.close_doors()
         for running in self._fetcher.running.values():
             running.context.shutting_down = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.grace):
-                await self._fetcher.drained()
+        await _within(self.grace, self._fetcher.drained())
         self.cut()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CANCELLED):
-                await self._fetcher.drained()
-        await self._lines.aclose()
+        await _within(SETTLE, self._fetcher.drained())
+        await _within(LAST_LINES, self._lines.aclose())
 
 
 def about(program: Program) -> dict[str, Any]:
@@ -313,6 +312,13 @@ def fingerprint(program: Program) -> str:
         with suppress(OSError):
             made.update(Path(file).read_bytes())
     return made.hexdigest()[:8]
+
+
+async def _within(seconds: float | None, work: Coroutine[Any, Any, None]) -> None:
+    """Until it is done, or for so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
