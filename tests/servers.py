@@ -61,9 +61,10 @@ class Server:
 class Cluster:
     """Three masters that share the slots."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         ports = [free_pair() for _ in range(3)]
-        self.nodes = [Server("--cluster-enabled", "yes", "--appendonly", "no", port=port) for port in ports]
+        usual = ("--cluster-enabled", "yes", "--appendonly", "no")
+        self.nodes = [Server(*usual, *options, port=port) for port in ports]
         for node in self.nodes:
             node.wait()
         clients: list[Any] = [node.client() for node in self.nodes]

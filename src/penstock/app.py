@@ -93,7 +93,7 @@ class Penstock:
             }
         )
         self._hub: Hub | None = None
-        self.search: float | None = None  #: seconds that a server is looked for, if not two fifths of the deadline
+        self.search: float | None = None  #: seconds that a server is looked for, if not until the deadline
         self.program = Program(self.name, self.settings, lambda: self.hub, lifespan)
 
     def __repr__(self) -> str:
@@ -477,7 +477,7 @@ class Penstock:
             self._hub.close()
 
     async def __aenter__(self) -> "Self":
-        await self.hub.endpoint.client()
+        await self.hub.engine.link.connect()
         return self
 
     async def __aexit__(
@@ -486,7 +486,7 @@ class Penstock:
         await self.aclose()
 
     def __enter__(self) -> "Self":
-        self.hub.endpoint.client_sync()
+        self.hub.engine.link.connect_sync()
         return self
 
     def __exit__(

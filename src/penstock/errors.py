@@ -10,6 +10,7 @@ PenstockError
 ├── UnsuitableServer                            reached, but nothing should be stored there
 │   └── SchemaMismatch
 └── Unavailable                                 not reached within the deadline; sending again with the same id is safe
+    └── CannotConnect                           password, permission or certificate: waiting does not help
 """
 
 
@@ -79,3 +80,7 @@ class SchemaMismatch(UnsuitableServer):
 
 class Unavailable(PenstockError):
     """The engine could not be reached within the deadline; enqueueing again with the same id is safe."""
+
+
+class CannotConnect(Unavailable):
+    """Connecting fails for a reason that does not pass by itself: a password, a permission, a certificate."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.engine.answers import Watched
 from penstock.engine.engine import Engine
 from penstock.engine.keys import EVERYBODY
+from penstock.engine.mailbox import ANSWER, QUIET
 from penstock.engine.views import Views
 from penstock.errors import PenstockError
 from penstock.job import FINISHED
@@ -35,13 +37,17 @@ class Hub:
         search: float | None = None,
         test_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`search`: seconds that a server is looked for, if not two fifths of the deadline."""
-        # Each ends a little before the one that waits for it, so that the error says what really went wrong.
+        """`search`: seconds that a server is looked for, if not until the deadline."""
+        # One search ends well before the deadline, so that the error says what really went wrong; then comes the next.
         slot_key = f"penstock:{{{namespace}}}:meta".encode()
         self.endpoint = Endpoint(
-            parse(url), slot_key=slot_key, deadline=search or deadline * 0.4, socket_timeout=deadline * 0.5
+            parse(url),
+            slot_key=slot_key,
+            deadline=search or deadline * 0.4,
+            socket_timeout=deadline * 0.5,
+            searches_once=search is not None,
         )
-        self.engine = Engine(self.endpoint, namespace, deadline=deadline * 0.9, test_clock=test_clock)
+        self.engine = Engine(self.endpoint, namespace, deadline=deadline, test_clock=test_clock)
         self._token = secrets.token_hex(6)
         self.views = Views(self.engine)
         self.producer = Producer(self.engine, deadline)
@@ -80,7 +86,7 @@ class Hub:
                 time.sleep(0.1)
 
     def _listen(self, name: str, job_id: str, until: float | None) -> Watched:
-        client: Any = self.endpoint.client_sync()
+        client: Any = self.endpoint.client_sync(None if until is None else max(until - time.monotonic(), 0))
         listener = client.pubsub()
         try:
             listener.ssubscribe(*(self.engine.keys.mailbox(one) for one in (name, EVERYBODY)))
@@ -93,13 +99,18 @@ class Hub:
             listener.close()
 
     def _letter(self, listener: Any, job_id: str, until: float | None) -> None:
-        """Until a letter comes; after five quiet seconds the connection is tried."""
+        """Until a letter comes; after some quiet seconds the connection is tried."""
+        pinged = False
         while True:
-            left = 5.0 if until is None else min(5.0, until - time.monotonic())
+            quiet = ANSWER if pinged else QUIET
+            left = quiet if until is None else min(quiet, until - time.monotonic())
             if left <= 0:
                 raise TimeoutError(f"job {job_id} has not ended in time")
             message = listener.get_message(timeout=left)
             if message is not None and message["type"] == "smessage":
                 return
+            if message is None and pinged and left == quiet:
+                raise RedisTimeoutError("the connection on which a result is awaited does not answer")
             if message is None:
                 listener.ping()
+            pinged = message is None

@@ -13,6 +13,7 @@ from penstock.server.pipes import SLOW
 
 BYTES: Final = 4 * 2**20  #: of payload in one call
 AHEAD: Final = 2  #: calls that are on their way at once, one behind the other
+SLACK: Final = 0.1  #: seconds beyond the deadline, for the error of the call itself: it knows why
 PATIENCE: Final = 0.5  #: seconds that a call keeps the next ones waiting: its connection may be dead
 IN_FLIGHT: Final = 4  #: calls on their way when none is overtaken any more
 
@@ -60,7 +61,7 @@ class Line:
         if not self._ahead:
             return self._send_alone(job)
         answer: asyncio.Future[Placed] = self._loop.create_future()
-        until = self._loop.time() + self._deadline
+        until = self._loop.time() + self._deadline + SLACK
         self._waiting.append((job, answer, until))
         if self._alarm is None:
             self._alarm = self._loop.call_at(until, self._refuse_late)

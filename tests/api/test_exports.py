@@ -36,6 +36,7 @@ NAMES = {
         "BatchNotFound",
         "BatchSealed",
         "Unavailable",
+        "CannotConnect",
         "UnsuitableServer",
         "SchemaMismatch",
     },
@@ -46,6 +47,7 @@ TREE = {
     "PenstockError": (Exception,),
     "BadOption": (errors.PenstockError, ValueError),
     "SchemaMismatch": (errors.UnsuitableServer,),
+    "CannotConnect": (errors.Unavailable,),
 }
 
 

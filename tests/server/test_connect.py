@@ -237,7 +237,7 @@ def test_a_server_without_aof_is_warned_of_once(start_server: StartServer, caplo
 def test_a_replica_is_refused_and_its_master_named(start_server: StartServer) -> None:
     master = start_server()
     replica = start_server("--replicaof", "127.0.0.1", str(master.port))
-    error = refusal(replica.url, deadline=30)
+    error = refusal(replica.url)
     assert isinstance(error, UnsuitableServer)
     assert f"use the URL of its master, 127.0.0.1:{master.port}" in str(error)
 

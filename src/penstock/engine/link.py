@@ -16,6 +16,7 @@ from penstock.engine.keys import Keys
 from penstock.engine.scripts import Script, load
 from penstock.engine.trip import Argument, packed, trip, trip_sync, words
 from penstock.engine.trouble import SHORTEST_PAUSE, Trouble, forbids_functions, is_passing, is_unknown
+from penstock.errors import Unavailable
 from penstock.server.connect import Endpoint
 
 T = TypeVar("T")
@@ -142,6 +143,13 @@ class Link:
             return None
         return None if any(isinstance(answer, Exception) for answer in answers) else answers
 
+    async def connect(self) -> None:
+        """Find the server, and make sure that jobs are safe there."""
+        await self.ask(_nothing)
+
+    def connect_sync(self) -> None:
+        self.ask_sync(lambda _: None)
+
     async def ask(self, question: Callable[[Any], Awaitable[T]], left: float | None = None) -> T:
         """Put a question to the server, again if need be, until the deadline; it must be safe to repeat.
 
@@ -152,8 +160,10 @@ class Link:
             async with asyncio.timeout(self.deadline if left is None else left):
                 while True:
                     try:
-                        answer = await question(await self.endpoint.client())
-                    except (redis_errors.RedisError, OSError) as error:
+                        client = await self.endpoint.client()
+                        with self.endpoint.watched():
+                            answer = await question(client)
+                    except (redis_errors.RedisError, OSError, Unavailable) as error:
                         wait = trouble.after(error)
                         self._pause = trouble.pause
                         if trouble.lost:
@@ -178,18 +188,18 @@ class Link:
         return call.decode(answer)
 
     def _answer_sync(self, call: Call[Any], begin: float) -> Any:
-        answers = self._at_once_sync(call)
+        answers = self._at_once_sync(call, begin)
         if answers is None:
-            return self.ask_sync(lambda client: self._send_sync(client, call), self._left_since(begin))
+            return self.ask_sync(lambda client: self._send_sync(client, call, begin), self._left_since(begin))
         return answers[0]
 
-    def _at_once_sync(self, call: Call[Any]) -> list[Any] | None:
+    def _at_once_sync(self, call: Call[Any], begin: float) -> list[Any] | None:
         """The same as `_at_once` in blocking code."""
         client = self.endpoint.at_hand_sync()
         if client is None:
             return None
         try:
-            answers = trip_sync(client, self._short(call), 1)
+            answers = self._trip_sync(client, self._short(call), 1, begin)
         except (redis_errors.RedisError, OSError):
             return None
         return None if isinstance(answers[0], Exception) else answers
@@ -198,9 +208,11 @@ class Link:
         """The same from blocking code."""
         trouble = Trouble(self.deadline, self.endpoint, self._pause, left)
         while True:
+            if trouble.left <= 0:
+                raise trouble.unavailable()
             try:
-                answer = question(self.endpoint.client_sync())
-            except (redis_errors.RedisError, OSError) as error:
+                answer = question(self.endpoint.client_sync(trouble.left))
+            except (redis_errors.RedisError, OSError, Unavailable) as error:
                 wait = trouble.after(error)
                 self._pause = trouble.pause
                 if trouble.lost:
@@ -220,11 +232,18 @@ class Link:
                 raise answer
         return answers
 
-    def _send_sync(self, client: Any, call: Call[Any]) -> Any:
-        answers = trip_sync(client, self._short(call), 1)
+    def _trip_sync(self, client: Any, commands: bytes, count: int, begin: float) -> list[Any]:
+        def is_right() -> bool:
+            return self.endpoint.is_right_sync(client, self._left_since(begin))
+
+        return trip_sync(client, commands, count, self._left_since(begin), is_right)
+
+    def _send_sync(self, client: Any, call: Call[Any], begin: float) -> Any:
+        answers = self._trip_sync(client, self._short(call), 1, begin)
         if self._lacks_something(answers):
             loads, texts = self._in_full([call])
-            answers = self._without_loads(trip_sync(client, b"".join(loads + texts), len(loads) + 1), len(loads))
+            answers = self._trip_sync(client, b"".join(loads + texts), len(loads) + 1, begin)
+            answers = self._without_loads(answers, len(loads))
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
@@ -277,6 +296,10 @@ class Link:
             start = self._starts[kind, script.name, few] = 3 + len(keys), words((kind, what, len(keys), *keys))
         count, text = start
         return b"*%d\r\n%b%b" % (count + len(args), text, words(args) if args else b"")
+
+
+async def _nothing(_: Any) -> None:
+    """A question that only needs a server that was found."""
 
 
 def _unconditional(calls: Sequence[Call[Any]]) -> list[Call[Any]]:

@@ -15,7 +15,7 @@ from penstock.server.pipes import Wire
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
 QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway
-_ANSWER: Final = 5.0  #: seconds that the answer may take
+ANSWER: Final = 2.0  #: seconds that the answer may take
 _SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
 
 
@@ -60,7 +60,7 @@ class Mailbox:
         try:
             letters.send(packed(("SSUBSCRIBE", *self._channels)))
             while letters.subscribed < len(self._channels):
-                await letters.something(_ANSWER)
+                await letters.something(ANSWER)
             await self._opened()
             self.open.set()
             self._reach.back("mailbox")
@@ -75,7 +75,7 @@ class Mailbox:
             await letters.something(self._quiet)
         except TimeoutError:
             letters.send(packed(("PING",)))
-            await letters.something(_ANSWER)
+            await letters.something(ANSWER)
 
 
 class _Letters(Wire):

@@ -13,7 +13,7 @@ from penstock.engine.link import Link
 BEGINNING: Final = "0-0"  #: before the first entry
 _PAGE: Final = 100
 _BLOCK: Final = 5.0  #: seconds that a blocking read lasts on the server; it is asked again, the answer is only a hint
-_ANSWER: Final = 5.0  #: seconds that its answer may take beyond that
+_ANSWER: Final = 2.0  #: seconds that its answer may take beyond that
 _SLOWEST: Final = 2.0  #: seconds between two tries to reach the server, at most
 
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode

@@ -1,6 +1,6 @@
 """Commands out, answers back, for both kinds of client."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -25,12 +25,12 @@ async def trip(client: Any, commands: list[bytes]) -> list[Any]:
     return _unless_lost(answers)
 
 
-def trip_sync(client: Any, commands: bytes, count: int) -> list[Any]:
+def trip_sync(client: Any, commands: bytes, count: int, within: float, is_right: Callable[[], bool]) -> list[Any]:
     """So many commands from blocking code, on a connection of its own. If not all answers were read, that is closed."""
     pool = client.connection_pool
     wire = pool.take()
     try:
-        answers: list[Any] = wire.trip(commands, count)
+        answers: list[Any] = wire.trip(commands, count, within, is_right)
     except BaseException:
         wire.close()
         raise

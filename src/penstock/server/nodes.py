@@ -50,6 +50,7 @@ class Pool(redis.asyncio.ConnectionPool):
     """
 
     _retired = False
+    on_late: Callable[[], None] | None = None  #: to be called while an answer on the shared connection is late
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -69,6 +70,7 @@ class Pool(redis.asyncio.ConnectionPool):
         async with self._opening:  # in turn: so what waits for it is sent in its order
             if self._pipe is None or not self._pipe.is_good:
                 late, self._pipe = self._pipe, await self.open(Pipe)
+                self._pipe.on_late = self.on_late
                 if late is not None:
                     late.retire()  # it is closed once it has answered those who wait there
                 if self._retired:
@@ -82,7 +84,8 @@ class Pool(redis.asyncio.ConnectionPool):
                 wire.close()
         connection: Any = self.make_connection()  # type: ignore[no-untyped-call]
         try:
-            await connection.connect()
+            async with asyncio.timeout(CONNECT_TIMEOUT):  # a server that hangs may still be connected to
+                await connection.connect()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -14,6 +14,7 @@ import ssl
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ _NOTHING: Final = object()
 _FRESH: Final = 0.05  #: seconds after a trip
 _CHUNK: Final = 65_536  #: bytes read at once
 SLOW: Final = 0.25  #: seconds after which an answer is late: others take another connection
+LATE: Final = 1.0  #: seconds after which its server may not be the right one any more: that is found out meanwhile
 DEAD: Final = 10.0  #: seconds after which it will not come any more
 
 
@@ -104,6 +106,8 @@ class Wire(asyncio.Protocol):
 class Pipe(Wire):
     """A connection for any number of trips at once: commands go out, and answers come back, in their order."""
 
+    on_late: Callable[[], None] | None = None  #: called every second while an answer is late
+
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._is_full = False  #: there is more to send than the server takes
@@ -149,13 +153,17 @@ class Pipe(Wire):
             raise redis_errors.ConnectionError("the connection was closed")
         trip = _Trip(self._loop, count, within)
         self._trips.append(trip)
-        if trip.until < self._alarm_at:
-            self._set_alarm(trip.until)
+        due = min(trip.until, trip.since + LATE)
+        if due < self._alarm_at:
+            self._set_alarm(due)
         self.send(data)
         return trip.answers
 
-    def _refuse_late(self) -> None:
-        """One timer for all: those whose time is over wait no more. Their answers may still come."""
+    def _check_late(self) -> None:
+        """One timer for all: those whose time is over wait no more, though their answers may still come.
+
+        While the first answer is late, whoever made this connection looks for the right server.
+        """
         now, following = self._loop.time(), math.inf
         for trip in self._trips:
             if trip.answers.done():
@@ -164,13 +172,18 @@ class Pipe(Wire):
                 trip.answers.set_exception(TimeoutError("no answer in time"))
             else:
                 following = min(following, trip.until)
+        if self._trips:
+            is_late = self._wait() >= LATE
+            following = min(following, now + LATE if is_late else self._trips[0].since + LATE)
+            if is_late and self.on_late is not None:
+                self.on_late()
         self._set_alarm(following)
 
     def _set_alarm(self, at: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self._loop.call_at(at, self._refuse_late) if at < math.inf else None
+        self._alarm = self._loop.call_at(at, self._check_late) if at < math.inf else None
 
     def retire(self, *, after_use: bool = False) -> None:
         """Close it as soon as nobody waits for an answer: now, or when it has been used."""
@@ -232,7 +245,9 @@ class SyncWire:
         self._poll.register(self._socket, select.POLLIN)
         self._parser = _parser()
         self._used = -math.inf
-        if not isinstance(self._socket, ssl.SSLSocket):
+        self._is_tls = isinstance(self._socket, ssl.SSLSocket)
+        self._timeout: float | None = self._socket.gettimeout()
+        if not self._is_tls:
             _have_kernel_wait(self._socket)
 
     def is_spent(self) -> bool:
@@ -245,13 +260,19 @@ class SyncWire:
         arrived = bool(self._poll.poll(0))
         return _is_spent_tls(self._socket) if arrived and isinstance(self._socket, ssl.SSLSocket) else arrived
 
-    def trip(self, data: bytes, count: int) -> list[Any]:
-        """Commands out, and so many answers back, errors among them."""
+    def trip(
+        self, data: bytes, count: int, within: float = math.inf, is_right: Callable[[], bool] | None = None
+    ) -> list[Any]:
+        """Commands out, and so many answers back, errors among them; TimeoutError if not within so many seconds.
+
+        `is_right` is asked every second while no answer comes: whether this still is the server to ask.
+        """
+        until = time.monotonic() + within
         found: list[Any] = []
         try:
-            self._socket.sendall(data)
+            self._send(data)
             while len(found) < count:
-                arrived = self._socket.recv(_CHUNK)
+                arrived = self._receive(until, is_right)
                 if not arrived:
                     raise redis_errors.ConnectionError("the server closed the connection")
                 self._parser.feed(arrived)
@@ -262,6 +283,24 @@ class SyncWire:
         self._used = time.monotonic()
         return found
 
+    def _send(self, data: bytes) -> None:
+        if self._is_tls:
+            self._socket.settimeout(self._timeout)
+        self._socket.sendall(data)
+
+    def _receive(self, until: float, is_right: Callable[[], bool] | None) -> bytes:
+        """What arrives next."""
+        if self._is_tls:
+            self._socket.settimeout(LATE)
+        while True:
+            try:
+                arrived: bytes = self._socket.recv(_CHUNK)
+            except (TimeoutError, BlockingIOError):
+                if time.monotonic() >= until or is_right is None or not is_right():
+                    raise
+            else:
+                return arrived
+
     def close(self) -> None:
         self._connection.disconnect()
 
@@ -269,11 +308,14 @@ class SyncWire:
 def _have_kernel_wait(plain: socket.socket) -> None:
     """Leave time-outs to the kernel: Python would ask it before each send and each recv whether it is time for that."""
     if timeout := plain.gettimeout():
-        microseconds = max(round(timeout * 1_000_000), 1)  # none at all would be for ever
-        limit = struct.pack("@ll", *divmod(microseconds, 1_000_000))
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(min(timeout, LATE)))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
         plain.settimeout(None)
+
+
+def _timeval(seconds: float) -> bytes:
+    microseconds = max(round(seconds * 1_000_000), 1)  # none at all would be for ever
+    return struct.pack("@ll", *divmod(microseconds, 1_000_000))
 
 
 def _is_spent_tls(connection: ssl.SSLSocket) -> bool:

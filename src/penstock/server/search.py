@@ -67,9 +67,10 @@ async def result(search: Future[Node]) -> Node:
         raise _own(error) from error
 
 
-def result_sync(search: Future[Node]) -> Node:
+def result_sync(search: Future[Node], within: float | None = None) -> Node:
+    """The same from blocking code; TimeoutError if it is not found within so many seconds."""
     try:
-        return search.result()
+        return search.result(within)
     except PenstockError as error:
         raise _own(error) from error
 

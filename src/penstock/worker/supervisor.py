@@ -116,7 +116,7 @@ class Supervisor:
                 hub = Hub(hello["namespace"], hello["url"], hello["deadline"])
                 self._metrics = _metrics_of(hub)
                 await (
-                    hub.endpoint.client()
+                    hub.engine.link.connect()
                 )  # at the start a server that cannot be reached is an error; later it is waited for
                 self._greet(hello)
                 await self._supervise(hub, hello, signals)
