@@ -23,6 +23,7 @@ class Proxy:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
+        self._copies: int | None = None  #: of the reply that is next to a script
         self._flows = {"requests": threading.Event(), "replies": threading.Event()}
         self.flow()
         self._sockets: set[socket.socket] = set()
@@ -39,6 +40,14 @@ class Proxy:
         """Lose the reply to the nth such command from now on, whatever the connection; functions count as scripts."""
         with self._lock:
             self._doomed = (command, nth)
+
+    def pass_on(self, copies: int) -> None:
+        """Pass on the next reply to a script so many times: never, or twice."""
+        self._copies = copies
+
+    @property
+    def has_passed_on(self) -> bool:
+        return self._copies is None
 
     def stall(self, *ways: str) -> None:
         """Pass nothing on, of `requests`, `replies` or both, on any connection; none is closed."""
@@ -95,7 +104,12 @@ class Proxy:
 
     def _replies(self, far: socket.socket, near: socket.socket, asked: deque[str]) -> None:
         for chunk, parts in _read(far):
-            lost = [self._is_lost(asked.popleft()) for _ in parts if asked]
+            commands = [asked.popleft() for _ in parts if asked]
+            if self._copies is not None and "EVALSHA" in commands:
+                replies = _replies_in(chunk)
+                replies[commands.index("EVALSHA")] *= self._copies
+                chunk, self._copies = b"".join(replies), None  # noqa: PLW2901
+            lost = [self._is_lost(command) for command in commands]
             if any(lost):
                 break
             if self.mute and b"smessage" in chunk:
@@ -125,6 +139,17 @@ def _read(source: socket.socket) -> Iterator[tuple[bytes, list[list[bytes]]]]:
             while (part := reader.gets()) is not False:
                 parts.append(part)
             yield chunk, parts
+
+
+def _replies_in(chunk: bytes) -> list[bytes]:
+    """The bytes of each reply; what is left over is the last."""
+    reader, found, begin = hiredis.Reader(), list[bytes](), 0
+    for end in range(1, len(chunk) + 1):
+        reader.feed(chunk[end - 1 : end])
+        if reader.gets() is not False:
+            found.append(chunk[begin:end])
+            begin = end
+    return [*found, chunk[begin:]]
 
 
 def _cut(*sockets: socket.socket) -> None:

@@ -16,7 +16,7 @@ from penstock.engine.keys import Keys
 from penstock.engine.scripts import Script, load
 from penstock.engine.trip import Argument, packed, trip, trip_sync, words
 from penstock.engine.trouble import SHORTEST_PAUSE, Trouble, forbids_functions, is_passing, is_unknown
-from penstock.errors import Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.server.connect import Endpoint
 
 T = TypeVar("T")
@@ -35,6 +35,15 @@ class Call(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     def is_refused(self, answer: Any) -> bool:
         """Whether it has to be sent again, unconditionally."""
         return (self.few or self.behind) and not answer
+
+    def read(self, answer: Any) -> T:
+        """What it says; an error of ours if that cannot be read."""
+        try:
+            return self.decode(answer)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise PenstockError(
+                f"{self.link.endpoint} gave an answer to {self.script.name} that cannot be read"
+            ) from error
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.link.run(self).__await__()
@@ -90,7 +99,7 @@ class Link:
         (answer,) = await self.together(call, after=after)
         if self.spy is not None:
             await self.spy.after(call.script.name)
-        return call.decode(answer)
+        return call.read(answer)
 
     async def together(self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be.
@@ -185,7 +194,7 @@ class Link:
         if self.spy is not None:
             self.spy.saw(call, answer)
             self.spy.after_sync(call.script.name)
-        return call.decode(answer)
+        return call.read(answer)
 
     def _answer_sync(self, call: Call[Any], begin: float) -> Any:
         answers = self._at_once_sync(call, begin)

@@ -24,10 +24,24 @@ from redis._parsers.base import BaseParser
 
 _NOTHING: Final = object()
 _FRESH: Final = 0.05  #: seconds after a trip
+_FIRST: Final = 2**40  #: from here on trips are numbered, so that no script answers with such a number
 _CHUNK: Final = 65_536  #: bytes read at once
 SLOW: Final = 0.25  #: seconds after which an answer is late: others take another connection
 LATE: Final = 1.0  #: seconds after which its server may not be the right one any more: that is found out meanwhile
 DEAD: Final = 10.0  #: seconds after which it will not come any more
+
+
+def out_of_step() -> redis_errors.ConnectionError:
+    return redis_errors.ConnectionError("its answers do not pair with its commands: the connection was closed")
+
+
+def _ending(number: int) -> tuple[bytes, bytes]:
+    """What ends a trip: a ping with a number, and its answer.
+
+    If that answer is not the last one, another is missing, or there is one too many. It costs no round trip.
+    """
+    text = b"%d" % number
+    return b"*2\r\n$4\r\nPING\r\n$%d\r\n%b\r\n" % (len(text), text), text
 
 
 class Wire(asyncio.Protocol):
@@ -113,6 +127,7 @@ class Pipe(Wire):
         self._is_full = False  #: there is more to send than the server takes
         self._turns: deque[asyncio.Future[None]] = deque()  #: of those who wait until it is not, in their order
         self._trips: deque[_Trip] = deque()
+        self._posted = _FIRST
         self._retired = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -151,12 +166,14 @@ class Pipe(Wire):
         """Commands out, and so many answers back, errors among them; TimeoutError if not within so many seconds."""
         if not self.is_open:
             raise redis_errors.ConnectionError("the connection was closed")
-        trip = _Trip(self._loop, count, within)
+        self._posted += 1
+        ending, last = _ending(self._posted)
+        trip = _Trip(self._loop, count, within, last)
         self._trips.append(trip)
         due = min(trip.until, trip.since + LATE)
         if due < self._alarm_at:
             self._set_alarm(due)
-        self.send(data)
+        self.send(data + ending)
         return trip.answers
 
     def _check_late(self) -> None:
@@ -192,9 +209,13 @@ class Pipe(Wire):
             self.close()
 
     def received(self, answer: Any) -> None:
+        if not self._trips:
+            raise out_of_step()
         trip = self._trips[0]
-        trip.found.append(answer)
+        if not _is_in_step(answer, trip.last, is_last=len(trip.found) == trip.count):
+            raise out_of_step()
         if len(trip.found) < trip.count:
+            trip.found.append(answer)
             return
         self._trips.popleft()
         if not trip.answers.done():  # who waited may be gone
@@ -225,14 +246,22 @@ class Pipe(Wire):
 
 
 class _Trip:
-    __slots__ = ("answers", "count", "found", "since", "until")
+    __slots__ = ("answers", "count", "found", "last", "since", "until")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, count: int, within: float | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int, within: float | None, last: bytes) -> None:
         self.answers: asyncio.Future[list[Any]] = loop.create_future()
         self.count = count
+        self.last = last  #: the answer to the ping behind its commands
         self.found: list[Any] = []
         self.since = loop.time()
         self.until = math.inf if within is None else self.since + within
+
+
+def _is_in_step(answer: Any, last: bytes, *, is_last: bool) -> bool:
+    """Whether an answer may be the one that is due. A server that refuses everything refuses a ping, too."""
+    if is_last:
+        return answer == last or isinstance(answer, redis_errors.ResponseError | redis_errors.ConnectionError)
+    return bool(answer != last)
 
 
 class SyncWire:
@@ -245,6 +274,7 @@ class SyncWire:
         self._poll.register(self._socket, select.POLLIN)
         self._parser = _parser()
         self._used = -math.inf
+        self._trips = _FIRST
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         self._timeout: float | None = self._socket.gettimeout()
         if not self._is_tls:
@@ -269,19 +299,23 @@ class SyncWire:
         """
         until = time.monotonic() + within
         found: list[Any] = []
+        self._trips += 1
+        ending, last = _ending(self._trips)
         try:
-            self._send(data)
-            while len(found) < count:
+            self._send(data + ending)
+            while len(found) <= count:
                 arrived = self._receive(until, is_right)
                 if not arrived:
                     raise redis_errors.ConnectionError("the server closed the connection")
                 self._parser.feed(arrived)
                 while (answer := self._parser.gets()) is not _NOTHING:
+                    if not _is_in_step(answer, last, is_last=len(found) == count):
+                        raise out_of_step()
                     found.append(answer)
         except (TimeoutError, BlockingIOError) as error:
             raise redis_errors.TimeoutError("no answer in time") from error
         self._used = time.monotonic()
-        return found
+        return found[:count]
 
     def _send(self, data: bytes) -> None:
         if self._is_tls:

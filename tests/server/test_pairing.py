@@ -1,0 +1,69 @@
+"""A connection on which a reply is missing, or comes twice: nobody is given the reply to another call."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.engine.audit import audit
+from tests.conftest import namespace
+from tests.engine.factories import raw
+from tests.proxy import proxied
+from tests.servers import Server
+
+
+@pytest.mark.parametrize("copies", [0, 2], ids=["missing", "twice"])
+async def test_calls_side_by_side_get_their_own_answers_when_a_reply_is(single: Server, copies: int) -> None:
+    with proxied(single.port) as proxy:
+        async with Penstock(namespace(), url=proxy.url) as app:
+            engine = app.hub.engine
+
+            @app.task
+            async def echo(x: int) -> int:
+                return x
+
+            jobs = await app.enqueue_many(echo.call(n) for n in range(5))
+            for _ in range(5):
+                proxy.pass_on(copies)
+                calls: list[Any] = [
+                    engine.cancel(["unknown"]),
+                    engine.renew(1000, ["nobody"]),
+                    engine.watch("c", [jobs[0].id]),
+                    engine.register("w", 5000),
+                    engine.cancel(["unknown", "unknown-too"]),
+                ]
+                async with asyncio.timeout(4):
+                    found = await asyncio.gather(*map(engine.link.run, calls))
+                assert proxy.has_passed_on
+                assert found[0] == ["missing"]
+                assert found[1].words == ["unknown"]
+                assert [watched.state for watched in found[2]] == ["ready"]
+                assert found[3] == "ok"
+                assert found[4] == ["missing", "missing"]
+            assert await audit(engine) == []
+            await (await raw(engine)).delete(*engine.all_keys())
+
+
+@pytest.mark.parametrize("copies", [0, 2], ids=["missing", "twice"])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_calls_one_after_the_other_get_their_own_answers_when_a_reply_is(
+    single: Server, copies: int, blocking: bool
+) -> None:
+    with proxied(single.port) as proxy:
+        async with Penstock(namespace(), url=proxy.url) as app:
+            engine = app.hub.engine
+
+            async def send(call: Any) -> Any:
+                async with asyncio.timeout(4):
+                    return await (asyncio.to_thread(call.sync) if blocking else engine.link.run(call))
+
+            await send(engine.cancel(["x"]))
+            for _ in range(3):
+                proxy.pass_on(copies)
+                assert await send(engine.cancel(["x"])) == ["missing"]
+                assert await send(engine.cancel(["x", "y"])) == ["missing", "missing"]
+                assert (await send(engine.renew(1000, ["nobody"]))).words == ["unknown"]
+                assert await send(engine.register("w", 5000)) == "ok"
+                assert proxy.has_passed_on
+            await (await raw(engine)).delete(*engine.all_keys())
