@@ -1,5 +1,6 @@
 """Jobs and workers for the tests, made in one line, and looks at what became of them."""
 
+import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,14 +107,18 @@ class TestWorker:
 
     __test__ = False
 
-    def __init__(self, engine: Engine, name: str | None = None, queues: tuple[str, ...] = ("*",)) -> None:
+    def __init__(
+        self, engine: Engine, name: str | None = None, queues: tuple[str, ...] = ("*",), tasks: tuple[str, ...] = ()
+    ) -> None:
+        """One that names no tasks knows them all."""
         self.engine = engine
         self.name = name or "w-" + secrets.token_hex(6)
         self.queues = queues
+        self.info = json.dumps({"tasks": tasks})
         self.number = 0
 
     async def register(self) -> "TestWorker":
-        assert await self.engine.register(self.name, LIFE, "{}", self.queues) == "ok"
+        assert await self.engine.register(self.name, LIFE, self.info, self.queues) == "ok"
         return self
 
     async def lease(self, want: int = 1, *, by_letter: bool = False) -> list[Lease]:

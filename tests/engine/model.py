@@ -4,6 +4,7 @@ There are no indexes here: whatever the engine keeps beside its headers is looke
 arguments and answers of `Engine`; where that takes a page, this takes one job: a page is nothing but its jobs in turn.
 """
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ class Model:
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
         self.at_rest: set[str] = set()  #: workers that may be given a job by letter, unless they were woken
+        self.skills: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}  #: tasks and queues, of those that say
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
         self.batches = Batches(self)
@@ -133,6 +135,7 @@ class Model:
             before = [job_id for job_id in self.held_by([worker]) if self.jobs[job_id].claim == claim]
             return "ok", False, sorted(before, key=lambda job_id: self.jobs[job_id].fence)
         line = [job_id for job_id in self.line(queues) if not self.paused[self.jobs[job_id].queue]]
+        line = [job_id for job_id in line if self.may_take(worker, job_id)]
         again, chosen = self._choose(line[:want], room)
         for job_id in chosen:
             self.fence = max(self.fence + 1, self.now * 1000)
@@ -153,6 +156,7 @@ class Model:
         assert {"*", h.queue} & {*queues}
         assert [one for one in self.line([h.queue]) if one != job_id] == []
         assert not self.paused[h.queue]
+        assert self.may_take(worker, job_id)
         made = self.calls[worker]
         assert number == made[-1] + 1
         self.at_rest.remove(worker)
@@ -242,13 +246,23 @@ class Model:
         self._tell("log", job_id)
         return "ok"
 
+    def may_take(self, worker: str, job_id: str) -> bool:
+        """Unless it does not know the task, and another live worker of that queue does."""
+        task, queue = self.jobs[job_id].task, self.jobs[job_id].queue
+        if worker not in self.skills or task in self.skills[worker][0]:
+            return True
+        return not any(task in tasks and {"*", queue} & {*queues} for tasks, queues in self.skills.values())
+
     # Workers' lives
 
-    def register(self, worker: str, life: int) -> str:
+    def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> str:
         if worker in self.retired:
             return "retired"
         self._heard()
         self.workers[worker], self.lives[worker] = self.now + life, life
+        self.skills.pop(worker, None)
+        if tasks := json.loads(info).get("tasks"):
+            self.skills[worker] = frozenset(tasks), tuple(queues)
         return "ok"
 
     def renew(self, life: int, workers: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], int]:
@@ -289,7 +303,7 @@ class Model:
         gone = [worker for worker in workers if not self.held_by([worker])]
         for worker in gone:
             self.retired[worker] = self.now
-            for known in (self.workers, self.lives, self.calls):
+            for known in (self.workers, self.lives, self.skills, self.calls):
                 known.pop(worker, None)
         return len(page), int(len(gone) < len(workers))
 
@@ -595,7 +609,7 @@ def _answer(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, A
         case "cancel" | "revive" | "reschedule" | "discard" | "transfer":
             return [getattr(model, verb)(job_id, *args[1:]) for job_id in args[0]]
         case "register":
-            return model.register(*args[:2])
+            return model.register(*args)
         case "reap_worker":
             return model.reap(args[2], *args[:2], **options)
         case _ if verb in {*SETTLES, "log"}:

@@ -129,6 +129,15 @@ async def before_lease(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_lease_uneven(engine: Engine, clock: Clock) -> Call[Any]:
+    await TestWorker(engine, "other", tasks=("known", "b")).register()
+    await TestWorker(engine, "worker", tasks=("known",)).register()
+    await enqueue(engine, *(new_job(f"{n}{task}", task=task) for n in range(3) for task in ("known", "b")))
+    await enqueue(engine, *(new_job(f"locked{task}", task=task, lanes=[f"lock:{task}"]) for task in ("known", "b")))
+    return engine.lease("worker", 1, want=10)
+
+
+@scenario
 async def before_complete(engine: Engine, clock: Clock) -> Call[Any]:
     worker, held = await _running(engine, cancelling=True)
     without_header = [new_job("c"), new_job("d", payload=b"." * 300)]
@@ -177,7 +186,8 @@ async def before_progress(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_register(engine: Engine, clock: Clock) -> Call[Any]:
     await enqueue(engine, new_job("a"))
-    return engine.register("fresh", LIFE)
+    await TestWorker(engine, "old", tasks=("a",)).register()
+    return engine.register("fresh", LIFE, '{"tasks": ["b"]}')
 
 
 @scenario
@@ -189,15 +199,19 @@ async def before_renew(engine: Engine, clock: Clock) -> Call[Any]:
 @scenario
 async def before_retire(engine: Engine, clock: Clock) -> Call[Any]:
     worker, _ = await _running(engine, cancelling=True)
+    await TestWorker(engine, "other", tasks=("b",)).register()
+    await engine.register(worker.name, LIFE, '{"tasks": ["a"]}')
     return engine.retire(worker.name)
 
 
 @scenario
 async def before_reap(engine: Engine, clock: Clock) -> Call[Any]:
-    await _running(engine, cancelling=True)
+    worker, _ = await _running(engine, cancelling=True)
+    await engine.register(worker.name, LIFE, '{"tasks": ["a"]}')
     for _ in range(4):
         clock.advance(LIFE // 3)
         await engine.renew(LIFE, ["nobody"])
+    await TestWorker(engine, "other", tasks=("b",)).register()
     return engine.reap(LIFE)
 
 
@@ -437,7 +451,7 @@ async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_page", "enqueue_by_letter"}
+    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_page", "enqueue_by_letter", "lease_uneven"}
 
 
 #: The scripts are the same on a cluster: there, others than these take their turn in the long run.
@@ -447,6 +461,7 @@ ON_CLUSTER = {
     "enqueue_page",
     "enqueue_by_letter",
     "lease",
+    "lease_uneven",
     "complete",
     "reap",
     "cancel",

@@ -1,5 +1,6 @@
 """The tester tested: each rule of the audit is broken by hand, and exactly that rule reports it."""
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.schedule import pack
 from tests.conftest import Clock, namespace, open_engine
-from tests.engine.factories import new_spec, populate, raw, rewrite, spoil
+from tests.engine.factories import TestWorker, new_spec, populate, raw, rewrite, spoil
 
 Break = Callable[[Engine, Any], Awaitable[object]]
+SKILLS = hashlib.sha1(b"a\x1f\x1fempty").hexdigest()[:12]  # of the apprentice
 RANK = "50" + "0" * 14
 
 
@@ -139,6 +141,14 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("ticks", "a schedule that is looked at too late", _zadd("ticks", "nightly", 7)),
     ("ticks", "a look at a schedule that is not there", _zadd("ticks", "ghost", 7)),
     ("keepers", "a keeper of a schedule that is not there", _zadd("keepers", "ghost\x1fworker")),
+    ("skills", "a worker without its set of skills", _zrem("skills", f"{SKILLS}\x1fapprentice")),
+    ("skills", "skills of a worker that is not there", _zadd("skills", f"{SKILLS}\x1fghost")),
+    ("skills", "a worker whose set meta does not tell", _hdel("meta", "skills\x1fapprentice")),
+    ("skills", "a worker with another set", _hset("meta", "skills\x1fapprentice", "x")),
+    ("lacks", "a set that lacks what it knows", _hset("meta", f"lacks\x1f{SKILLS}", "*\x1fa")),
+    ("lacks", "a set that is not there", _hset("meta", "lacks\x1fx", "*\x1fa")),
+    ("lacks", "a set of which is not told what it lacks", _hdel("meta", f"lacks\x1f{SKILLS}")),
+    ("uneven", "workers that differ, of which nobody is told", _hdel("meta", "uneven")),
     ("retired", "retired and alive", _zadd("retired", "worker", 7)),
 ]
 
@@ -146,6 +156,8 @@ BROKEN: list[tuple[str, str, Break]] = [
 @pytest.mark.parametrize(("rule", "break_it"), [(rule, how) for rule, _, how in BROKEN], ids=[row[1] for row in BROKEN])
 async def test_what_is_broken_is_found_by_its_rule_and_no_other(engine: Engine, rule: str, break_it: Break) -> None:
     await populate(engine)
+    await TestWorker(engine, "apprentice", ("empty",), ("a",)).register()
+    await TestWorker(engine, "master", ("empty",), ("a", "b")).register()
     assert await audit(engine) == []
     await break_it(engine, await raw(engine))
     findings = await audit(engine)

@@ -1,5 +1,6 @@
 """The real engine beside the model, on virtual time: same calls, same answers, same state after each step."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ QUEUES = ("a", "b", "c")
 CRONS = ("x", "y")
 SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
 ERROR = '{"type": "Error"}'
+TASKS = ("tasks:run", "tasks:other", "tasks:new")
+KNOWN = ("{}", *(json.dumps({"tasks": tasks}) for tasks in (TASKS[:1], TASKS[:2], TASKS[1:], ())))  # by a worker
 
 HASHES = ("meta", "jobs", "payloads", "results", "attempts", "logs", "unique", "queues", "calls", "counts", "crons")
 INDEXES = ("ready", "leases", "scheduled", "finished", "dead", "tombs")
@@ -153,6 +156,7 @@ new_jobs = st.lists(
             "job_id": one_of(*IDS),
             "payload": one_of(b"", b"small", b"not so small"),
             "queue": one_of(*QUEUES),
+            "task": one_of(*TASKS),
             "priority": one_of(50, 10, 90),
             "unique": one_of("", "", "", "u", "u", "v", "w"),
             "nonce": one_of("", "x", "y"),
@@ -409,17 +413,17 @@ class Machine(RuleBasedStateMachine):
     @initialize(jobs=new_jobs)
     def open(self, jobs: list[dict[str, Any]]) -> None:
         for slot in range(len(SERVES) - 1):
-            self.register(slot, LIFE, again=False)
+            self.register(slot, LIFE, again=False, info=KNOWN[slot])
         self.enqueue(jobs)
         self.lease(0, 4, 0, 0, 100)
 
-    @step(1, slot=slots, life=lives, again=st.booleans())
-    def register(self, slot: int, life: int, again: bool) -> None:
+    @step(1, slot=slots, life=lives, again=st.booleans(), info=one_of(*KNOWN))
+    def register(self, slot: int, life: int, again: bool, info: str = "{}") -> None:
         """A worker whose id was retired begins a new life, or tries to go on with the old one."""
         if self.names[slot] in self.model.retired and not again:
             name, incarnation = self.names[slot].split("-")
             self.names[slot] = f"{name}-{int(incarnation) + 1}"
-        self.send("register", self.names[slot], life, "{}", SERVES[slot])
+        self.send("register", self.names[slot], life, info, SERVES[slot])
 
     @step(1, slots=st.lists(slots, unique=True), life=lives)
     def renew(self, slots: list[int], life: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
+from penstock.engine.audit_skills import check_skills
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR, rank
 from penstock.job import FINISHED, WAITING, Header
@@ -107,6 +108,7 @@ class _Audit:
         await self._check_contents()
         await self._check_counts()
         await self._check_workers()
+        await self._check_skills()
         await self._check_crons()
         await self._check_lanes()
         await self._check_batches()
@@ -330,6 +332,12 @@ class _Audit:
         ):
             for name in names:
                 self._report(rule, name, "does not agree with the live workers")
+
+    async def _check_skills(self) -> None:
+        nodes = {name: raw async for page in self._pages("nodes") for name, raw in page}
+        entries = {entry async for page in self._pages("skills") for entry, _ in page}
+        for finding in check_skills(nodes, entries, self._meta):
+            self._report(*finding)
 
     async def _check_crons(self) -> None:
         specs, looks = set[str](), dict[str, float]()

@@ -14,7 +14,8 @@ KINDS: Final[dict[str, str]] = {
     # schema, seq, fence, seen (when a worker was last heard of), resumed (when the last silence ended), accepted,
     # forgotten, halted (names of paused tasks), asleep (1: a worker may be in idle), settings (1: something was set for
     # a queue once), sweep (how far the old statistics were looked through), needed_finished and
-    # needed_dead (up to where prune found only members of unfinished batches, and when)
+    # needed_dead (up to where prune found only members of unfinished batches, and when);
+    # by lib/skills.lua: skills, worker → its set; lacks, set → queue, task, …; uneven (1: a set lacks something)
     "meta": "hash",
     "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from
     "payloads": "hash",  # id → opaque bytes, unless they are part of the former; gone when the job is done
@@ -44,6 +45,7 @@ KINDS: Final[dict[str, str]] = {
     "calls": "hash",  # worker → up to which lease call it has all answers, and those made above that
     "retired": "zset",  # since when: worker whose id is refused
     "idle": "zset",  # lexical: queue or *, worker that waits for work; !, worker that has nothing to do
+    "skills": "zset",  # lexical: set of skills (tasks and queues), live worker that has it: lib/skills.lua
     "crons": "hash",  # spec, schedule → msgpack of schedule.Spec; state, schedule → msgpack of schedule.Standing
     "ticks": "zset",  # when to look at it, ms: schedule that is active
     "keepers": "zset",  # lexical: schedule, worker whose code has it

@@ -35,6 +35,8 @@ _REST: Final = (
     "calls",
     "nodes",
     "lives",
+    "skills",
+    "meta",
     "crons",
     "jobs",
     "batches",

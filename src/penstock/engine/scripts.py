@@ -57,8 +57,8 @@ local function call(command, key, ...)
 end
 """
 _CHECK: Final = """\
-local schema, seq_before, fence_before, halted_now, accepted_before, asleep_before, settings_before =
-  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings'))
+local schema, seq_before, fence_before, halted_now, accepted_before, asleep_before, settings_before, uneven_now =
+  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings', 'uneven'))
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
 _DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)

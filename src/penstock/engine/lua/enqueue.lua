@@ -1,7 +1,7 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record memo mail room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
+-- include: record memo mail lacks room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
 -- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
 -- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
 --       the one before it has, and its payload; then, if what was sent before may not be stored yet, the id of one of that

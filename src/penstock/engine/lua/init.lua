@@ -3,7 +3,7 @@
 -- unchecked
 -- flags: allow-oom
 -- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons batches logs
--- keys: ready held holders leases idle cancels keepers roster deaths
+-- keys: ready held holders leases idle cancels keepers roster deaths skills
 -- keys: openings scheduled timers workers lives retired dead finished tombs ticks chores events
 -- include: trees
 -- args: none
@@ -16,7 +16,7 @@ for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, stats
   call('HSET', key, '', string.rep('.', 65))
 end
 for _, key in ipairs({ queues, nodes, calls, counts, limits, crons, batches }) do call('HSET', key, '', '') end
-for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths }) do
+for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths, skills }) do
   call('ZADD', key, 0, '')
 end
 be_trees()

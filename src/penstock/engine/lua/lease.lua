@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: record mail label header write waiters lanes owners batches move alike line enter finish create ends candidates numbers halt begin
+-- include: record mail lacks label header write waiters lanes owners batches move alike line enter finish create ends own candidates numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -196,7 +196,7 @@ begin_all(ids, 'ready')
 while not more and not cut_short and (#answer - 2) / 3 < want and answer[2] == 0 do
   local waiting_ids = next_waiters(want - (#answer - 2) / 3)
   if #waiting_ids == 0 then break end
-  begin_all(waiting_ids, 'held')
+  begin_all(lacked_here and own_ids(waiting_ids) or waiting_ids, 'held')
 end
 if fence > first_fence then store(meta, 'fence', fence) end
 if (more or cut_short) and next(parked) then answer[2] = 1 end

@@ -9,9 +9,9 @@ local limit, tomb_life = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local LOOK_AGAIN = 600000   -- ms after which members that stay are looked at again, as their batch may have ended
 
--- passed(key, field) → how many rows at its beginning are members that stay, as far as was looked, and since when that is known.
+-- known_to_stay(key, field) → how many rows at its beginning are members that stay, as far as was looked, and since when that is known.
 -- `meta` has in this field when, and the last of these rows.
-local function passed(key, field)
+local function known_to_stay(key, field)
   local since, score, id = string.match(call('HGET', meta, field) or '', '^(%d+) (%d+) (.+)$')
   local age = now - (tonumber(since) or 0)
   if age < 0 or age >= LOOK_AGAIN then return 0, now end
@@ -43,7 +43,7 @@ end
 
 local pruned, full = 0, 0
 local function sweep(key, field, before, most)
-  local from, since = passed(key, field)
+  local from, since = known_to_stay(key, field)
   local ids, scores = old(key, before, most, from)
   local headers, stay, last = read(ids), 0, nil
   for i, id in ipairs(ids) do

@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes lives
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches cron
+-- include: record mail label header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches skills cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -186,16 +186,23 @@ local belongs = {
   nodes = function(member, value)
     local life = known(member) and tonumber(unpacked(value)[3]) or 0   -- 0: what it registered is lost
     if life > 0 then due(lives, life, member) end
+    if known(member) and remember_skills(member) then mended = mended + 1 end
     return known(member)
   end,
   lives = function(member) return known(member) end,
+  skills = function(member, _, worker) return known(worker) and has_skills(worker, string.match(member, '^[^\31]*')) end,
+  meta = function(member)
+    local what, of = string.match(member, '^(%l+)\31(.*)$')
+    if what == 'skills' then return known(of) and has_skills(of, call('HGET', meta, member)) end
+    return what ~= 'lacks' or has_members(of)
+  end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
+                 calls = calls, nodes = nodes, meta = meta, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
                 lives = lives, idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
-                roster = roster, chores = chores }
+                roster = roster, chores = chores, skills = skills }
 
 -- turn_page() → the next cursor. A function, for there may be no more than 200 locals at once.
 local function turn_page()
@@ -218,6 +225,7 @@ local function turn_page()
 end
 
 local following = turn_page()
+if part == 'meta' then mended = mended + compare_skills() end
 for name, value in pairs(last) do
   if value > tonumber(call('HGET', meta, name) or 0) then fix(call, 'HSET', meta, name, value) end
 end

@@ -1,6 +1,6 @@
 -- register: a worker begins its life. Its id names one incarnation and is never used again.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish life trees
+-- include: record mail label header write waiters lanes owners batches move line enter finish skills life trees
 -- args: worker, life in ms, information as JSON, the names of its queues or *
 -- returns: ok | retired
 local worker = ARGV[1]
@@ -12,5 +12,6 @@ rouse(worker)
 call('HSET', nodes, worker, cmsgpack.pack({ ARGV[3], names, tonumber(ARGV[2]), now }))
 call('ZADD', lives, ARGV[2], worker)
 call('ZADD', workers, now + ARGV[2], worker)
+note_skills(worker, ARGV[3], names)
 be_trees()
 return 'ok'

@@ -17,10 +17,11 @@ local function open_queues(names)
   return open
 end
 
--- look(queue, from, n) → the first n members of this line, from here on; not more than its limit allows.
+-- look(queue, from, n) → the first n members of this line, from here on, that this worker may take; not more than its limit allows.
 local function look(queue, from, n)
   local most = math.min(n, quota[queue] or n)
-  local members = call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, most)
+  local members = lacked_here and own_members(queue, from, most)
+    or call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, most)
   if most < n and #members == most then cut_short = true end
   return members
 end

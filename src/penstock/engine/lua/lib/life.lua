@@ -9,15 +9,15 @@ local function alive_until(worker) return tonumber(call('ZSCORE', workers, worke
 -- away and nobody could renew, or all workers with so short a life are dead. Workers that were dead by then do not count, for
 -- otherwise they would make a silence of every pause between two calls of those that live longer.
 local function is_silence(since)
-  local from, page = 0, nil
-  repeat
-    page = call('ZRANGE', lives, '-inf', '(' .. 2 * (now - since), 'BYSCORE', 'LIMIT', from, 100)
+  local from = 0
+  while true do
+    local page = call('ZRANGE', lives, '-inf', '(' .. 2 * (now - since), 'BYSCORE', 'LIMIT', from, 100)
     for _, worker in ipairs(page) do
       if alive_until(worker) > since then return true end
     end
+    if #page < 100 then return false end
     from = from + 100
-  until #page < 100
-  return false
+  end
 end
 
 -- shorten_lives(): the clock stepped back, so what was reckoned by the old one ends too late. Nobody lives longer from now than a
@@ -66,5 +66,6 @@ local function depart(worker)
   call('ZREM', workers, worker)
   call('ZREM', lives, worker)
   call('HDEL', nodes, worker)
+  forget_skills(worker)
   call('HDEL', calls, worker)
 end

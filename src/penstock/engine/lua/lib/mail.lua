@@ -19,12 +19,31 @@ local function wake(queue, n)
   end
 end
 
+-- wake_each(queue, n): the same while workers differ in what they know (lib/skills.lua). Whose job it is nobody knows here, so up to n
+-- are told of each set of skills.
+local function wake_each(queue, n)
+  local told = {}
+  for _, name in ipairs({ queue, '*' }) do
+    local asleep, fields = call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 500), {}
+    for i, member in ipairs(asleep) do fields[i] = 'skills' .. string.sub(member, #name + 1) end
+    local sets = #asleep > 0 and call('HMGET', meta, unpack(fields))
+    for i, member in ipairs(asleep) do
+      local worker, set = string.sub(member, #name + 2), sets[i] or ''
+      if (told[set] or 0) < n then
+        call('ZREM', idle, member, AT_REST .. worker)
+        if mail('to:' .. worker, 'work') > 0 then told[set] = (told[set] or 0) + 1 end
+      end
+    end
+  end
+end
+
 -- wake_any(arrived): wakes workers for queue → how many became ready there. Mostly `meta` tells that none is asleep;
 -- once that is so, it is noted there.
 local function wake_any(arrived)
   if asleep_before ~= '1' then return end
   if call('ZCARD', idle) > 1 then
-    for queue, n in pairs(arrived) do wake(queue, math.min(n, 8)) end
+    local tell = uneven_now == '1' and wake_each or wake
+    for queue, n in pairs(arrived) do tell(queue, math.min(n, 8)) end
   else
     call('HSET', meta, 'asleep', '')
   end

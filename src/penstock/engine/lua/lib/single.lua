@@ -18,9 +18,9 @@ local function is_heard(worker)
   return not found.err and found[2] > 0
 end
 
--- at_rest(queue, asleep) → a worker of this queue that has nothing to do, and its member of `idle`, of which these are the first. If
--- there are more, those of the queue are asked for.
-local function at_rest(queue, asleep)
+-- at_rest(queue, task, asleep) → a worker of this queue that has nothing to do and knows the task, if others do; and its member of
+-- `idle`, of which these are the first. If there are more, those of the queue are asked for.
+local function at_rest(queue, task, asleep)
   local all, resting = #asleep < AT_ONCE_ASLEEP, {}
   for i = 2, all and #asleep or 0 do resting[asleep[i]] = true end
   for _, name in ipairs({ queue, '*' }) do
@@ -30,17 +30,17 @@ local function at_rest(queue, asleep)
       if string.sub(member, 1, from) == name .. SEP then
         local worker = string.sub(member, from + 1)
         local rests = all and resting[AT_REST .. worker] or not all and call('ZSCORE', idle, AT_REST .. worker)
-        if rests and is_heard(worker) then return worker, member end
+        if rests and (uneven_now ~= '1' or may_take(worker, queue, task)) and is_heard(worker) then return worker, member end
       end
     end
   end
 end
 
--- taker(queue, asleep, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
-local function taker(queue, asleep, id, payload)
+-- taker(label, asleep, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
+local function taker(label, asleep, id, payload)
   if #payload > BY_LETTER or (halted_now or '') ~= '' then return nil end
-  local worker, member = at_rest(queue, asleep)
-  if not worker or ready_in(queue) > 0 or call('HEXISTS', jobs, id) == 1 then return nil end
+  local worker, member = at_rest(label.queue, label.task, asleep)
+  if not worker or ready_in(label.queue) > 0 or call('HEXISTS', jobs, id) == 1 then return nil end
   call('ZREM', idle, member, AT_REST .. worker)
   return worker
 end
@@ -112,7 +112,7 @@ local function enter_single(id, mark, payload)
   if setting ~= '' and room_in(queue, setting) < 1 then return nil end
   if asleep_before == '1' and (setting or '') == '' then   -- else it may be paused, or run no more than so many
     local asleep = call('ZRANGE', idle, '0', AT_ONCE_ASLEEP - 1)
-    local worker = #asleep > 1 and taker(queue, asleep, id, payload)
+    local worker = #asleep > 1 and taker(label, asleep, id, payload)
     if worker then return enter_by_letter(worker, id, label, mark, payload, number) end
   end
   if #payload > 255 then
