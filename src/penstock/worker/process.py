@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -296,5 +296,6 @@ def run_job(sock: socket.socket, teller: Teller) -> NoReturn:
         host.run(order)
         host.leave()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError, AttributeError):  # whatever the job did to it
+            stream.flush()
     os._exit(0)

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from penstock.worker.process import Home, Teller, load, run_job
-from penstock.worker.tether import tie_to_parent, untie
+from penstock.worker.tether import hear_of_parent, tie_to_parent
 
 #: What is said on the socket, each with a number and a code, which only `ended` needs.
 MESSAGE: Final = struct.Struct("<cIi")
@@ -50,12 +50,14 @@ class Template:
         os.set_blocking(self._writing, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        untie()  # from now on the end of the socket says that the worker is gone: there may be jobs to be killed
+        hear_of_parent()  # and no longer die with it: there may be jobs to be killed
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._reading, select.POLLIN)
         self._control.sendall(MESSAGE.pack(READY, 0, 0))
         while True:
+            if os.getppid() != self._setup["parent"]:  # some process that the worker forked may keep the socket open
+                self._leave()
             ready = {file for file, _ in poll.poll()}
             if self._reading in ready:
                 with suppress(BlockingIOError):

@@ -31,9 +31,9 @@ def _watch(parent: int) -> None:
     die()
 
 
-def untie() -> None:
-    """From now on it sees by itself that its parent has died."""
-    _die_with_parent(0)
+def hear_of_parent() -> None:
+    """From now on this process is only told: when its parent dies, or the thread that made it, SIGTERM comes."""
+    _die_with_parent(signal.SIGTERM)
 
 
 def _die_with_parent(number: int) -> None:
