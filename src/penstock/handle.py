@@ -59,7 +59,7 @@ class JobStatus:
     progress: tuple[float, float | None, str] | None  #: done, total, message
     arguments: dict[str, Any] | None  #: by name, secrets hidden (`redact`); None once it is done
     tags: tuple[str, ...]
-    attempts: tuple[Failure, ...]  #: failed tries, the last ten
+    attempts: tuple[Failure, ...]  #: tries that failed or were cancelled, the last ten
 
 
 class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):

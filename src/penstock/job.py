@@ -53,7 +53,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     )
     retries: int = 3
     starts: int = 0
-    releases: int = 0  #: starts that used no attempt: starts = failures + crashes + releases + [running or done]
+    releases: int = 0  #: starts that used no attempt: starts = failures + crashes + releases + [see attempt]
     generation: int = 0  #: how often it was revived
     last: str = ""  #: claim, verb and answer of the last settled attempt, to answer a resent settle
     fence: int = 0
@@ -68,7 +68,9 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     @property
     def attempt(self) -> int:
         """The number of the running attempt, or of the last one; 0 before the first."""
-        return self.failures + self.crashes + (self.state in {"running", "done"})
+        ended = self.failures + self.crashes
+        cut_short = self.state == "cancelled" and self.starts > ended + self.releases  # it was cancelled while it ran
+        return ended + (cut_short or self.state in {"running", "done"})
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):

@@ -573,7 +573,9 @@ class Model:
         self._move(verb, job_id, "ready", note, releases=self.jobs[job_id].releases + 1)
 
     def _cancelled(self, verb: str, job_id: str) -> None:
-        self._put(verb, job_id, "cancelled", self.jobs[job_id].reason, releases=self.jobs[job_id].releases + 1)
+        reason = self.jobs[job_id].reason
+        self._remember("cancelled", job_id, json.dumps({"message": reason}, separators=(",", ":")))
+        self._put(verb, job_id, "cancelled", reason)
 
     def _put(self, verb: str, job_id: str, state: State, reason: str, **changes: Any) -> None:
         self._move(verb, job_id, state, reason, reason=reason, **changes)

@@ -8,9 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from penstock import Penstock, current_job
+from penstock.cli.root import main
 from tests.api.looks import eventually
+from tests.engine.factories import TestWorker, enqueue, new_job
 
 JOBS = "/api/v1/jobs"
 
@@ -289,3 +292,21 @@ async def test_a_result_that_is_no_longer_kept_is_said_so(app: Penstock, client:
     found = (await client.get(f"{JOBS}/{job['id']}")).json()
     assert (found["state"], found["error"]["type"]) == ("done", "ResultExpired")
     assert "result" not in found
+
+
+async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(app: Penstock, client: httpx.AsyncClient) -> None:
+    engine = app.hub.engine
+    worker = await TestWorker(engine, "w").register()
+    await enqueue(engine, new_job("a", payload=b"\x90"))
+    (lease,) = await worker.lease()
+    await engine.cancel(["a"], "no longer wanted")
+    await worker.release(lease)
+    told = (await client.get("/api/v1/jobs/a")).json()
+    assert (told["state"], told["attempt"]) == ("cancelled", 1)
+    (attempt,) = told["attempts"]
+    assert (attempt["number"], attempt["outcome"], attempt["error"]["message"]) == (1, "cancelled", "no longer wanted")
+    assert (attempt["started"], attempt["ended"]) == (told["started"], told["finished"])
+    options = ["--url", app.settings.url, "--namespace", app.name]
+    shown = await asyncio.to_thread(CliRunner().invoke, main, ["job", "show", "a", *options])
+    assert "attempts that did not succeed" in shown.output, shown.output
+    assert "no longer wanted" in shown.output

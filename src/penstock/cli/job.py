@@ -110,7 +110,7 @@ def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
 @click.option("-t", "--traceback", is_flag=True, help="With the last error's traceback.")
 @targeted
 def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: bool) -> None:
-    """Print what is known of jobs: state, times, failed attempts, progress, and why it does not run."""
+    """Print what is known of jobs: state, times, attempts that did not succeed, progress, and why it does not run."""
     _each(target, printer, ids, _look, lambda row: _print_status(row, traceback=traceback), between="")
 
 
@@ -264,7 +264,7 @@ def _print_state(row: Row) -> None:
 def _print_status(row: Row, *, traceback: bool) -> None:
     print_fields((name, value) for name, value in _fields(row) if value)
     if row["attempts"]:
-        click.secho("\nfailed attempts", bold=True)
+        click.secho("\nattempts that did not succeed", bold=True)
         print_table(
             ("#", "outcome", "started", "took", "worker", "error"), [_attempt(failure) for failure in row["attempts"]]
         )

@@ -202,7 +202,7 @@ class _Audit:
         if header.seq > int(self._meta.get(b"seq", 0)) or header.fence > int(self._meta.get(b"fence", 0)):
             self._report("sequence", job_id, "is ahead of the counters in meta")
         used = header.failures + header.crashes + header.releases + (header.state in {"running", "done"})
-        if header.starts != used:
+        if header.starts - used not in ({0, 1} if header.state == "cancelled" else {0}):  # 1: while it ran
             self._report("starts", job_id, f"{header.starts} starts, but {used} are accounted for")
         if (header.state == "running") != bool(header.claim):
             self._report("claim", job_id, f"is {header.state} with claim {header.claim!r}")

@@ -64,7 +64,7 @@ class JobAnswer(Struct, omit_defaults=True):
 
 
 class AttemptAnswer(Struct):
-    """A failed try."""
+    """A try that failed or was cancelled."""
 
     number: int
     outcome: str

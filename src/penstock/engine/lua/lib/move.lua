@@ -63,7 +63,7 @@ end
 -- note(verb, id, h, text): one more line of this call's event.
 local function note(verb, id, h, text)
   local queue, task, state, attempt, one = h[QUEUE], h[TASK], h[STATE], h[FAILURES] + h[CRASHES], group
-  if state == 'running' or state == 'done' then attempt = attempt + 1 end
+  if state == 'running' or state == 'done' or (state == 'cancelled' and h[STARTS] > attempt + h[RELEASES]) then attempt = attempt + 1 end
   text = text or ''
   if not one or one[1] ~= verb or one[2] ~= queue or one[3] ~= task or one[4] ~= attempt or one[5] ~= text then
     one = group_of(verb, queue, task, attempt, text)

@@ -15,9 +15,9 @@ local function remember(id, h, outcome, text)
   store(attempts, id, cmsgpack.pack(history))
 end
 
--- cancelled(verb, id, h): a job whose cancelling was asked for ends so, unless it was quicker and completed.
+-- cancelled(verb, id, h): a job whose cancelling was asked for ends so, unless it was quicker and completed. That was an attempt.
 local function cancelled(verb, id, h)
-  h[RELEASES] = h[RELEASES] + 1
+  remember(id, h, 'cancelled', cjson.encode({ message = h[REASON] }))
   move(verb, id, h, 'cancelled', h[REASON])
 end
 
