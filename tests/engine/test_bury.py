@@ -51,7 +51,7 @@ async def test_a_job_whose_cancelling_was_asked_for_is_cancelled_instead(engine:
     assert await worker.bury(lease) == "cancelled"
     assert await worker.bury(lease) == "cancelled"
     header = await header_of(engine, "a")
-    assert (header.state, header.reason, header.failures, header.releases) == ("cancelled", "changed my mind", 0, 1)
+    assert (header.state, header.reason, header.failures, header.attempt) == ("cancelled", "changed my mind", 0, 1)
 
 
 async def test_a_second_bury_of_the_same_attempt_gets_the_first_answer_and_keeps_the_first_reason(

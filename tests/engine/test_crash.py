@@ -41,7 +41,7 @@ async def test_a_job_whose_cancelling_was_asked_for_is_cancelled_instead(engine:
     await engine.cancel(["a"], "changed my mind")
     assert await worker.crash(lease) == "cancelled"
     header = await header_of(engine, "a")
-    assert (header.state, header.crashes, header.releases) == ("cancelled", 0, 1)
+    assert (header.state, header.crashes, header.attempt) == ("cancelled", 0, 1)
 
 
 async def test_a_second_one_of_the_same_attempt_gets_the_first_answer_and_charges_nothing(engine: Engine) -> None:

@@ -148,7 +148,7 @@ async def test_a_job_whose_cancelling_was_asked_for_ends_so(engine: Engine, cloc
     await outlive(engine, clock)
     await engine.reap(LIFE)
     header = await header_of(engine, "a")
-    assert (header.state, header.reason, header.crashes, header.releases) == ("cancelled", "changed my mind", 0, 1)
+    assert (header.state, header.reason, header.crashes, header.attempt) == ("cancelled", "changed my mind", 0, 1)
 
 
 async def test_a_dead_worker_is_forgotten_and_its_id_refused(engine: Engine, clock: Clock) -> None:

@@ -59,7 +59,7 @@ async def test_a_job_whose_cancelling_was_asked_for_ends_so(engine: Engine) -> N
     assert await worker.release(lease) == "cancelled"
     assert await worker.release(lease) == "cancelled"
     header = await header_of(engine, "a")
-    assert (header.state, header.reason, header.releases) == ("cancelled", "changed my mind", 1)
+    assert (header.state, header.reason, header.attempt) == ("cancelled", "changed my mind", 1)
 
 
 async def test_a_second_release_of_the_same_attempt_gets_the_first_answer_and_takes_nothing_from_the_next(

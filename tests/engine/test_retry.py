@@ -91,7 +91,7 @@ async def test_a_job_whose_cancelling_was_asked_for_ends_so(engine: Engine) -> N
     assert await worker.retry(lease) == "cancelled"
     assert await worker.retry(lease) == "cancelled"
     header = await header_of(engine, "a")
-    assert (header.state, header.reason, header.failures, header.releases) == ("cancelled", "changed my mind", 0, 1)
+    assert (header.state, header.reason, header.failures, header.attempt) == ("cancelled", "changed my mind", 0, 1)
     assert await enqueue(engine, new_job("b", unique="u")) == ["b"]
     assert ("retry", "a", "changed my mind") in await happened(engine)
 

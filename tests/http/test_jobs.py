@@ -307,6 +307,6 @@ async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(app: Penstock,
     assert (attempt["number"], attempt["outcome"], attempt["error"]["message"]) == (1, "cancelled", "no longer wanted")
     assert (attempt["started"], attempt["ended"]) == (told["started"], told["finished"])
     options = ["--url", app.settings.url, "--namespace", app.name]
-    shown = await asyncio.to_thread(CliRunner().invoke, main, ["job", "show", "a", *options])
+    shown = await asyncio.to_thread(CliRunner().invoke, main, ["job", "show", "a", *filter(None, options)])
     assert "attempts that did not succeed" in shown.output, shown.output
     assert "no longer wanted" in shown.output
