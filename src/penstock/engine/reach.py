@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from penstock.errors import PenstockError, Unavailable
+
 log = logging.getLogger("penstock")
 
 LONGEST: Final = 30.0  #: seconds that a loop leaves it to another to find the server
@@ -17,6 +19,7 @@ class Reach:
 
     def __init__(self) -> None:
         self._lost: dict[str, str] = {}  #: loop → kind of its last error
+        self._away: dict[str, None] = {}  #: those of them for which there is no server, in the order of their loss
         self._since = 0.0
         self._found = asyncio.Event()
         self.failures = 0  #: how often one of them could not do its work
@@ -34,11 +37,18 @@ class Reach:
         if kind not in self._lost.values():
             log.warning("the server cannot be used (%s); trying again until it can", error)
         self._lost[loop] = kind
+        if isinstance(error, PenstockError) and not isinstance(error, Unavailable):
+            self._away.pop(loop, None)
+        else:
+            self._away[loop] = None
         self._found.clear()
 
     async def pause(self, loop: str, seconds: float) -> None:
-        """Before a loop tries again: the one that was lost first tries for all, the others wait until it could."""
-        if next(iter(self._lost), loop) == loop:
+        """Before a loop tries again: the one that lost the server first tries for all, the others wait until it could.
+
+        One that failed for another reason fails alone, and nobody waits for it.
+        """
+        if loop not in self._away or next(iter(self._away)) == loop:
             await asyncio.sleep(random.uniform(seconds / 2, seconds))  # noqa: S311  (jitter)
         else:
             with suppress(TimeoutError):
@@ -49,6 +59,7 @@ class Reach:
         """It could."""
         if not self._lost or not self._lost.pop(loop, ""):
             return
+        self._away.pop(loop, None)
         self._found.set()
         if not self._lost:
             log.warning("the server can be used again, after %.1f s", time.monotonic() - self._since)

@@ -27,4 +27,4 @@ class Due:
     async def _tick(self, due: DueCrons) -> bool:
         ticks = {(cron.id, cron.standing.next) for cron in due.crons if cron.standing is not None} - self._seen
         self._seen |= ticks
-        return bool(ticks) and await tick(self._engine, due)
+        return bool(ticks) and bool(await tick(self._engine, due))

@@ -9,11 +9,13 @@ import asyncio
 import logging
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from penstock.engine.answers import Leased, read_letter
+from penstock.engine.apart import together_or_apart
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
@@ -27,6 +29,7 @@ log = logging.getLogger("penstock.worker")
 
 TRIPS: Final = 2  #: on their way at once
 BYTES: Final = 4 * 2**20  #: of results in one trip
+REFUSALS: Final = 3  #: of one settle by a server that answers, after which the job is buried, or given up
 AHEAD: Final = 16  #: calls made beyond one that was not answered; the server remembers twice as many (lib/numbers.lua)
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
 
@@ -86,6 +89,9 @@ class Numbers:
             self._lost.append(number)
 
 
+Settles = list[tuple[list[Settled], Call[list[str]]]]
+
+
 class Incarnation(NamedTuple):
     """A name under which a worker leases, and the numbers of the calls made under it: they only change together."""
 
@@ -122,6 +128,7 @@ class Fetcher:
         self._outcomes: list[Settled] = []
         self._hand: set[tuple[str, int, str]] = set()  #: worker, call and id of what was leased and is not settled yet
         self.check = LeaseCheck(engine, self._in_hand)
+        self._refusals: Counter[tuple[str, int, str]] = Counter()
         self._early: set[str] = set()  #: cancelled before we knew that we have them
         self._asked = 0  #: slots that calls on their way ask for
         self._settling = 0  #: runs that calls on their way settle
@@ -178,7 +185,7 @@ class Fetcher:
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("a round failed, %d runs wait to be settled", len(self._outcomes))
-                self._reach.lost(loop, error)
+                self._reach.lost(loop, error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 pause = min(pause * 2, 2.0)
                 await self._reach.pause(loop, pause)
                 self.look()
@@ -233,20 +240,74 @@ class Fetcher:
             calls.append(self._lease(own, number, want))
         self._news = False
         try:
-            answers = await self._engine.link.together(*calls)
+            answers = await together_or_apart(self._engine.link, calls)
+            settled = await self._singly(settles, answers)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
             self.busy += len(outcomes)
             own.numbers.give_back(number)
             raise
-        for (runs, call), answer in zip(settles, answers, strict=False):
+        refused: Exception | None = None
+        for runs, call, answer in settled:
+            if isinstance(answer, Exception):
+                refused = answer
+                self._refused(runs[0], answer)
+                continue
             if answer.count(b"ok") < len(answer):
                 self._check(runs, call.decode(answer))
-        self.finished += len(outcomes)
-        self._runner.settled(outcomes)
-        self._hand.difference_update([(run.worker, run.number, run.id) for run in outcomes])
+            self.finished += len(runs)
+            self._let_go(runs)
         if number:
-            self._leased(own, number, want, calls[-1].decode(answers[-1]))
+            self._answered(own, number, want, calls[-1], answers[-1])
+        if refused is not None:
+            raise PenstockError(f"what a job ended in was refused: {refused}") from refused
+
+    async def _singly(self, settles: "Settles", answers: list[Any]) -> list[tuple[list[Settled], Call[Any], Any]]:
+        """What the calls that settle were answered. Of a page that was refused each run is settled alone."""
+        settled: list[tuple[list[Settled], Call[Any], Any]] = []
+        alone: Settles = []
+        for (runs, call), answer in zip(settles, answers, strict=False):
+            if isinstance(answer, Exception) and len(runs) > 1:
+                alone += [page for run in runs for page in settle(self._engine, [run])]
+            else:
+                settled.append((runs, call, answer))
+        if alone:
+            again = await together_or_apart(self._engine.link, [call for _, call in alone])
+            settled += [(runs, call, answer) for (runs, call), answer in zip(alone, again, strict=True)]
+        return settled
+
+    def _refused(self, run: Settled, error: Exception) -> None:
+        """The server is there, but does not take this: after some tries the job is buried, and at last given up."""
+        key = run.worker, run.number, run.id
+        self._refusals[key] += 1
+        if self._refusals[key] == REFUSALS:
+            log.error(
+                "job %s: the server refuses what it ended in (%s); it is buried, its result is lost", run.id, error
+            )
+            run = Settled(*key, Dead("settle_refused", describe(error)), run.note)
+        elif self._refusals[key] == 2 * REFUSALS:
+            log.error("job %s: the server refuses to bury it, too (%s); see `penstock doctor`", run.id, error)
+            del self._refusals[key]
+            self._let_go([run])
+            return
+        self._outcomes.append(run)
+        self.busy += 1
+
+    def _let_go(self, runs: list[Settled]) -> None:
+        """They are no longer this worker's."""
+        self._runner.settled(runs)
+        self._hand.difference_update([(run.worker, run.number, run.id) for run in runs])
+
+    def _answered(self, own: Incarnation, number: int, want: int, call: Call[Leased], answer: Any) -> None:
+        if isinstance(answer, Exception):
+            own.numbers.give_back(number)
+            raise PenstockError(f"a call of lease failed: {answer}") from answer
+        try:
+            leased = call.decode(answer)
+        except BaseException:
+            own.numbers.give_back(number)
+            raise
+        self._leased(own, number, want, leased)
 
     def _leased(self, own: Incarnation, number: int, want: int, leased: Leased) -> None:
         """The answer to a call of lease of this incarnation."""
@@ -332,7 +393,10 @@ class Fetcher:
         except BaseException as error:  # noqa: BLE001  (whatever it was, the slot must be given back and the job settled)
             outcome = Dead("worker_error", describe(error))
         if type(outcome) is not Done or log.isEnabledFor(logging.DEBUG):
-            tell(running.lease, outcome)
+            try:
+                tell(running.lease, outcome)
+            except Exception:
+                log.exception("job %s: how it ended cannot be told", running.lease.id)
         if self.running.get(running.lease.id) is running:
             del self.running[running.lease.id]
         self.stuck.pop(running.lease.id, None)

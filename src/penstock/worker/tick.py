@@ -3,6 +3,7 @@
 import logging
 
 from penstock.engine.answers import DueCron, DueCrons
+from penstock.engine.apart import together_or_apart
 from penstock.engine.engine import Engine
 from penstock.engine.link import Call
 from penstock.errors import PenstockError
@@ -11,17 +12,23 @@ from penstock.schedule import plan
 log = logging.getLogger("penstock.worker")
 
 
-async def tick(engine: Engine, due: DueCrons) -> bool:
-    """See to schedules that are due; whether any of them could be seen to."""
+async def tick(engine: Engine, due: DueCrons) -> int:
+    """See to schedules that are due; how many could be seen to. One that cannot does not stop the others."""
     calls = [(cron.id, call) for cron in due.crons if (call := _call(engine, cron, due.now)) is not None]
     if not calls:
-        return False
-    answers = await engine.link.together(*(call for _, call in calls))
-    words = {schedule: call.decode(raw)[0] for (schedule, call), raw in zip(calls, answers, strict=True)}
+        return 0
+    answers = await together_or_apart(engine.link, [call for _, call in calls])
+    words: dict[str, str] = {}
+    for (schedule, call), raw in zip(calls, answers, strict=True):
+        if isinstance(raw, Exception):
+            log.error("schedule %s could not tick: %s; set it anew, or remove it", schedule, raw)
+            words[schedule] = "alone"
+        else:
+            words[schedule] = call.decode(raw)[0]
     for schedule, word in words.items():
         if word == "orphaned":
             log.warning("schedule %s is in no live worker's code; it makes no more jobs until it is again", schedule)
-    return any(word != "alone" for word in words.values())
+    return sum(word != "alone" for word in words.values())
 
 
 def _call(engine: Engine, cron: DueCron, now: int) -> Call[tuple[str, int]] | None:

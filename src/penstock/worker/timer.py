@@ -10,14 +10,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.engine.answers import Chores, Due, DueCrons
+from penstock.engine.apart import together_or_apart
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.reach import Reach
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SchemaMismatch, Unavailable
 from penstock.worker.tick import tick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock.engine.link import Call
 
@@ -26,6 +27,9 @@ log = logging.getLogger("penstock.worker")
 LONGEST: Final = 60.0  #: seconds between two looks at what is due, should a letter have been lost
 PRUNE: Final = 15.0
 TROUBLE: Final = 1.0  #: seconds until what failed is tried again
+CRONS: Final = 20  #: schedules that are asked for at once
+MOST_STUCK: Final = 1_000
+FAILED: Final = 10.0  #: the same of a step that the server refuses although it answers
 DUE: Final = ("promote", "expire", "admit", "due_crons", "do_chores")
 
 
@@ -50,6 +54,7 @@ class Timer:
         self._armed = asyncio.Event()
         self._at: dict[str, float] = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
         self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
+        self._stuck = 0  #: schedules that stay due, as nothing here can tick them: others are asked for beyond them
         self._ended: set[str] = set()  #: schedules whose waiting ticks may go on
 
     def channels(self) -> list[str]:
@@ -92,8 +97,10 @@ class Timer:
             try:
                 await self._see_to(late, clock())
                 self._reach.back("timer")
-            except PenstockError as error:
-                self._reach.lost("timer", error)
+            except Exception as error:
+                if not isinstance(error, PenstockError):
+                    log.exception("the timer failed; it goes on")
+                self._reach.lost("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 self._at |= dict.fromkeys((*late, *DUE), 0.0)  # a letter may have been lost meanwhile
                 await self._reach.pause("timer", TROUBLE)
 
@@ -102,10 +109,24 @@ class Timer:
             await self._due(due, now)
         if "reap" in late:
             self._at["reap"] = now + self._reap_every
-            await self._reap()
+            await self._alone("reap", self._reap())
         if "prune" in late:
             self._at["prune"] = now + PRUNE
-            await self._prune()
+            await self._alone("prune", self._prune())
+
+    async def _alone(self, step: str, work: "Awaitable[None]") -> None:
+        """A step whose failure is its own, unless there is no server."""
+        try:
+            await work
+        except (Unavailable, SchemaMismatch):
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, the other steps go on)
+            self._failed(step, error, asyncio.get_running_loop().time())
+
+    def _failed(self, step: str, error: Exception, now: float) -> None:
+        """It is tried again, less often than when there is no server: that would be of little use."""
+        log.error("%s failed, and is tried again in %.0f s: %s; `penstock doctor` may say why", step, FAILED, error)
+        self._at[step] = now + FAILED
 
     async def _due(self, steps: list[str], now: float) -> None:
         """Do what is due, in one round trip, and learn when the next thing is."""
@@ -114,16 +135,19 @@ class Timer:
             "promote": self._engine.promote(),
             "expire": self._engine.expire(),
             "admit": self._engine.admit(),
-            "due_crons": self._engine.due_crons(also=sorted(ended)),
+            "due_crons": self._engine.due_crons(CRONS + self._stuck, also=sorted(ended)),
             "do_chores": self._engine.do_chores(),
         }
         self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
         try:
-            answers = await self._engine.link.together(*(calls[step] for step in steps))
+            answers = await together_or_apart(self._engine.link, [calls[step] for step in steps])
         except PenstockError:
             self._ended |= ended
             raise
         for step, raw in zip(steps, answers, strict=True):
+            if isinstance(raw, Exception):
+                self._failed(step, raw, now)
+                continue
             answer: Due | DueCrons | Chores = calls[step].decode(raw)
             # Not before it was asked did the server's clock show this: so one wakes up too early rather than too late.
             self._behind = now - answer.now / 1000
@@ -131,8 +155,11 @@ class Timer:
                 self._moved()
             if answer.next >= 0:
                 self._at[step] = min(self._at[step], answer.next / 1000 + self._behind)
-            if isinstance(answer, DueCrons) and answer.crons and not await tick(self._engine, answer):
-                self._at[step] = now + TROUBLE  # none of them could be done here; perhaps elsewhere
+            if isinstance(answer, DueCrons) and answer.crons:
+                seen_to = await tick(self._engine, answer)
+                self._stuck = min(len(answer.crons) - seen_to, MOST_STUCK)
+                if not seen_to:
+                    self._at[step] = now + TROUBLE  # none of them could be done here; perhaps elsewhere
 
     async def _reap(self) -> None:
         moved, more = await self._engine.reap(self._life, cause='{"type": "WorkerLost", "message": "not heard of"}')
