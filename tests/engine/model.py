@@ -281,7 +281,8 @@ class Model:
         self, life: int, worker: str = "", started: Collection[str] = (), *, limit: int, crashes: int, cause: str
     ) -> tuple[int, int]:
         resumed = self._heard()
-        late = [w for w, until in self.workers.items() if until < self.now >= resumed + self.lives[w]]
+        by_time = sorted((until, w) for w, until in self.workers.items())
+        late = [w for until, w in by_time if until < self.now >= resumed + self.lives[w]]
         lose = partial(self._lose, started if worker else self.jobs, crashes, cause)
         moved, more = self._take_back("reap", [worker] if worker else late, limit, lose)
         return moved, max(more, not worker and moved >= limit)  # after a full page there may be other dead workers
@@ -297,7 +298,7 @@ class Model:
 
     def _take_back(self, verb: str, workers: list[str], limit: int, lose: Callable[[str], None]) -> tuple[int, int]:
         """How many of their jobs were moved, and 1 if there are more; a worker that holds none is forgotten."""
-        page = self.held_by(workers)[:limit]
+        page = [job_id for worker in workers for job_id in self.held_by([worker])][:limit]
         for job_id in page:
             (partial(self._cancelled, verb) if self.jobs[job_id].cancelling else lose)(job_id)
         gone = [worker for worker in workers if not self.held_by([worker])]

@@ -1,5 +1,7 @@
 """reap: the jobs of a dead worker go back to the head of the line, or to the dead after too many crashes."""
 
+from collections import Counter
+
 import pytest
 
 from penstock.engine.engine import Engine
@@ -270,3 +272,30 @@ async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
         assert await mailbox.letters() == ["work"]
     assert (await happened(engine))[2:] == [("reap", "a", "crash")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0}}
+
+
+async def test_a_holder_that_no_index_knows_is_found_among_many_live_ones(engine: Engine) -> None:
+    await enqueue(engine, *(new_job() for _ in range(100)))
+    workers = [await TestWorker(engine, f"w{n:03}").register() for n in range(100)]
+    for worker in workers:
+        await worker.lease()
+    client = await raw(engine)
+    for name in ("w000", "w060", "w099"):
+        await client.zrem(engine.keys("workers"), name)
+    found = [await engine.reap(LIFE) for _ in range(4)]
+    assert sum(moved for moved, _ in found) == 3
+    assert [moved for moved, _ in found[:2]] == [1, 2]
+    assert Counter((await states(engine)).values()) == {"running": 97, "ready": 3}
+    assert len(await Views(engine).workers()) == 97
+
+
+async def test_what_reap_looks_at_does_not_grow_with_live_workers(engine: Engine, clock: Clock) -> None:
+    await enqueue(engine, *(new_job() for _ in range(150)))
+    for _ in range(150):
+        await (await TestWorker(engine).register()).lease()
+    client = await raw(engine)
+    await client.config_resetstat()
+    await engine.reap(LIFE)
+    found = await client.info("commandstats")
+    assert found["cmdstat_zrange"]["calls"] <= 55
+    assert found["cmdstat_zscore"]["calls"] <= 55

@@ -83,8 +83,12 @@ async def fix(engine: Engine) -> int:
     for name in misfits:
         await _put_aside(engine, name)
     mended_parts = await reconcile(engine)
-    while (await engine.reap(_LIFE))[1]:  # jobs of workers that are not known any more
-        pass
+
+    def looks_for_strays(client: Any) -> Any:
+        return client.hget(engine.keys("meta"), "stray")
+
+    while (await engine.reap(_LIFE))[1] or await engine.link.ask(looks_for_strays):
+        pass  # until none is left whose worker is not known any more
     return len(misfits) + mended_parts
 
 

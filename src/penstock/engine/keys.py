@@ -14,7 +14,8 @@ KINDS: Final[dict[str, str]] = {
     # schema, seq, fence, seen (when a worker was last heard of), resumed (when the last silence ended), accepted,
     # forgotten, halted (names of paused tasks), asleep (1: a worker may be in idle), settings (1: something was set for
     # a queue once), sweep (how far the old statistics were looked through), needed_finished and
-    # needed_dead (up to where prune found only members of unfinished batches, and when);
+    # needed_dead (up to where prune found only members of unfinished batches, and when), stray (up to which worker reap
+    # looked for holders that are not registered);
     # by lib/skills.lua: skills, worker → its set; lacks, set → queue, task, …; uneven (1: a set lacks something)
     "meta": "hash",
     "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from

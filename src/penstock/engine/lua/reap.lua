@@ -1,10 +1,10 @@
 -- reap: the jobs of a dead worker: running → ready | held at the head of the line, or → dead after too many crashes.
--- Anyone may call it, any number at once. It starts from `leases`: a worker that no index knows is dead too.
+-- Anyone may call it, any number at once. A worker that no index knows is dead too.
 -- flags: allow-oom
 -- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle skills life
 -- args: how many jobs at most, crashes that bury a job, life in ms of a worker that did not register its own, cause as JSON;
---       then, to reap one worker that is known to be
---       dead, its id and the ids of the jobs it had really started: only those are charged with a crash
+--       then, to reap one worker that is known to be dead, its id and the ids of the jobs it had really started: only those
+--       are charged with a crash
 -- returns: how many jobs were moved, 1 if there are more
 -- event: reap
 local limit, budget, named = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGC >= 5 and ARGV[5]
@@ -13,22 +13,27 @@ local resumed, life = heard(), tonumber(ARGV[3])
 local started = {}
 for at = 6, ARGC do started[ARGV[at]] = true end
 
--- dead_workers() → those that hold jobs and are dead, until the page is full; then those that hold none.
+local HOLDERS = 50   -- workers that hold jobs, of which one call looks whether they are registered
+
+-- add_strays(found): workers that hold jobs and that no index knows. They are looked for in steps, from where the last call ended.
+local function add_strays(found)
+  local worker = call('HGET', meta, 'stray') or ''
+  for _ = 1, HOLDERS do
+    local first = call('ZRANGE', leases, worker == '' and '(' or '[' .. worker .. AFTER, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+    worker = first and string.match(first, '^[^\31]*') or ''
+    if worker == '' then break end
+    if not call('ZSCORE', workers, worker) and is_dead(worker, resumed, life) then found[#found + 1] = worker end
+  end
+  call('HSET', meta, 'stray', worker)
+end
+
+-- dead_workers() → those that are past their life, the first hundred, and some that are not registered.
 local function dead_workers()
-  local found, taken, from = {}, 0, '('
-  while taken < limit do
-    local first = call('ZRANGE', leases, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
-    if not first then break end
-    local worker = string.match(first, '^[^\31]*')
-    if is_dead(worker, resumed, life) then
-      found[#found + 1] = worker
-      taken = taken + #held_by(worker, limit - taken)
-    end
-    from = '[' .. worker .. AFTER
-  end
+  local found = {}
   for _, worker in ipairs(call('ZRANGE', workers, '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 100)) do
-    if is_dead(worker, resumed, life) and #held_by(worker, 1) == 0 then found[#found + 1] = worker end
+    if is_dead(worker, resumed, life) then found[#found + 1] = worker end
   end
+  add_strays(found)
   return found
 end
 
