@@ -24,7 +24,7 @@ from penstock.context import running_on_loop
 from penstock.engine.answers import Member, Placed, WatchedBatch
 from penstock.engine.engine import PAGE, NewBatch, NewJob
 from penstock.engine.lane_views import LaneViews
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable, may_pass
 from penstock.handle import Job, any_job
 from penstock.hub import Hub
 from penstock.producer import made_of, pages_sync
@@ -273,7 +273,9 @@ class Batch:
         while True:
             try:
                 return await self._hub().engine.watch_batch(client, self.id, finished=finished, after=after)
-            except Unavailable:
+            except Unavailable as error:
+                if not may_pass(error):
+                    raise
                 await asyncio.sleep(_AGAIN)
 
     def _job(self, member: Member) -> Job[Any]:

@@ -84,3 +84,10 @@ class Unavailable(PenstockError):
 
 class CannotConnect(Unavailable):
     """Connecting fails for a reason that does not pass by itself: a password, a permission, a certificate."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether waiting may heal it: who waits for a job goes on waiting, or must be told."""
+    if isinstance(error, PenstockError):
+        return isinstance(error, Unavailable | QueueFull) and not isinstance(error, CannotConnect)
+    return True

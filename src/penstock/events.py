@@ -12,7 +12,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.scripts import load
 from penstock.engine.stream import BEGINNING, Entry, EventStream, Line
 from penstock.engine.views import Views
-from penstock.errors import BadOption, JobNotFound, Unavailable
+from penstock.errors import BadOption, JobNotFound, Unavailable, may_pass
 from penstock.job import FINISHED
 from penstock.options import queue_name, unknown
 from penstock.times import Duration, instant, milliseconds
@@ -78,7 +78,7 @@ class Events:
                 if not await self._advance():
                     await self._stream.wait(self._place)
             except Unavailable as error:
-                if not self._met:
+                if not self._met or not may_pass(error):
                     raise
                 log.warning("events cannot be read (%s); trying again until they can", error)
                 await self._stream.rest()

@@ -15,7 +15,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import EVERYBODY
 from penstock.engine.mailbox import ANSWER, QUIET
 from penstock.engine.views import Views
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, may_pass
 from penstock.job import FINISHED
 from penstock.producer import Producer
 from penstock.server.connect import Endpoint
@@ -79,7 +79,9 @@ class Hub:
         while True:
             try:
                 return self._listen(name, job_id, until)
-            except (RedisError, OSError, PenstockError):
+            except (RedisError, OSError, PenstockError) as error:
+                if not may_pass(error):
+                    raise
                 self.endpoint.forget_sync()
                 if until is not None and time.monotonic() > until:
                     raise TimeoutError(f"job {job_id} has not ended within {timeout} s") from None

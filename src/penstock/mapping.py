@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TextIO
 
 from penstock.batch import Batch
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable, UnsuitableServer
 from penstock.handle import Job
 from penstock.producer import each
 from penstock.progress import Progress
@@ -34,7 +34,7 @@ async def map_rows(
 async def _outcome(job: Job[Any]) -> Any:
     try:
         return await job.result()
-    except Unavailable:
+    except (Unavailable, UnsuitableServer):
         raise
     except PenstockError as error:
         return error

@@ -10,7 +10,7 @@ from penstock.engine.answers import Watched
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.keys import EVERYBODY, SEPARATOR
 from penstock.engine.mailbox import Mailbox
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, may_pass
 from penstock.job import FINISHED
 
 
@@ -39,7 +39,7 @@ class Waiter:
         """Hear whenever something is said about a key, and after every reconnect."""
         desk = self._desk()
         with desk.hearing(key) as news:
-            await desk.listening()
+            await desk.listening(news)
             yield news
 
     async def aclose(self) -> None:
@@ -49,24 +49,29 @@ class Waiter:
             await desk.aclose()
 
 
+def _own(error: PenstockError) -> PenstockError:
+    """One for each who waits: who raises it adds its traceback."""
+    return type(error)(*error.args)
+
+
 class News:
     """Something may have happened: whoever waits looks, and waits again."""
 
     def __init__(self, client: str) -> None:
         self.client = client  #: whose mailbox is to be told
         self._told = asyncio.Event()
-        self._closed = False
+        self._error: PenstockError | None = None
 
-    def tell(self, *, closed: bool = False) -> None:
-        self._closed = self._closed or closed
+    def tell(self, error: PenstockError | None = None) -> None:
+        self._error = error or self._error
         self._told.set()
 
     async def wait(self) -> None:
         """Until it is told, or has been since the last time."""
         await self._told.wait()
         self._told.clear()
-        if self._closed:
-            raise PenstockError("the app was closed while a batch was awaited")
+        if self._error is not None:
+            raise _own(self._error)
 
 
 class _Desk:
@@ -105,15 +110,15 @@ class _Desk:
             if not self._news[key]:
                 del self._news[key]
 
-    async def listening(self) -> None:
-        """Until letters arrive here."""
+    async def listening(self, news: News) -> None:
+        """Until letters arrive here: whenever the mailbox is opened, all who want news are told."""
         self._listen()
         assert self._mailbox is not None
-        await self._mailbox.open.wait()
+        while not self._mailbox.open.is_set():
+            await news.wait()
 
     async def aclose(self) -> None:
-        for news in [one for several in self._news.values() for one in several]:
-            news.tell(closed=True)
+        self._tell_all(PenstockError("the app was closed while a batch was awaited"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,7 +136,9 @@ class _Desk:
     def _listen(self) -> None:
         if self._mailbox is None:
             channels = [self._engine.keys.mailbox(name) for name in (self._name, EVERYBODY)]
-            self._mailbox = Mailbox(self._engine.link, channels, letter=self._told, opened=self._look_again)
+            self._mailbox = Mailbox(
+                self._engine.link, channels, letter=self._told, opened=self._look_again, failed=self._give_up
+            )
             self._spawn(self._mailbox.run())
 
     def _told(self, _channel: str, text: bytes) -> None:
@@ -144,8 +151,16 @@ class _Desk:
 
     async def _look_again(self) -> None:
         self._ask_all(self._waiting)
+        self._loop.call_soon(self._tell_all)  # when the mailbox says that it is open
+
+    def _give_up(self, error: PenstockError) -> None:
+        """Waiting cannot heal it: who waits is told."""
+        self._fail(list(self._waiting), error)
+        self._tell_all(error)
+
+    def _tell_all(self, error: PenstockError | None = None) -> None:
         for news in [one for several in self._news.values() for one in several]:
-            news.tell()
+            news.tell(error)
 
     def _ask_all(self, ids: Iterable[str]) -> None:
         for job_id in ids:
@@ -168,12 +183,12 @@ class _Desk:
     async def _watch(self, ids: list[str]) -> None:
         try:
             found = await self._engine.watch(self._name, ids)
-        except PenstockError:
-            # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
-            self._loop.call_later(1.0, self._ask_all, ids)
-            return
         except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
-            self._fail(ids, error)
+            if isinstance(error, PenstockError) and may_pass(error):
+                # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
+                self._loop.call_later(1.0, self._ask_all, ids)
+            else:
+                self._fail(ids, error)
             return
         for job_id, watched in zip(ids, found, strict=True):
             if watched.state in FINISHED or watched.state == "missing":
@@ -185,7 +200,8 @@ class _Desk:
         for job_id in ids:
             for answer in self._waiting.pop(job_id, set()):
                 if not answer.done():
-                    answer.set_exception(PenstockError(f"what is stored of job {job_id} cannot be read: {error}"))
+                    unread = PenstockError(f"what is stored of job {job_id} cannot be read: {error}")
+                    answer.set_exception(_own(error) if isinstance(error, PenstockError) else unread)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

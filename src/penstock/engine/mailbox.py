@@ -8,9 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from redis import exceptions as redis_errors
+
 from penstock.engine.link import Link
 from penstock.engine.reach import Reach
 from penstock.engine.trip import packed
+from penstock.errors import CannotConnect, PenstockError, may_pass
 from penstock.server.pipes import Wire
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
@@ -29,13 +32,16 @@ class Mailbox:
         *,
         letter: Callable[[str, bytes], None],
         opened: Callable[[], Awaitable[None]],
+        failed: Callable[[PenstockError], None] | None = None,
         reach: Reach | None = None,
         quiet: float = QUIET,
     ) -> None:
+        """`failed` is told of what does not pass by itself, as a wrong password; it is tried again nevertheless."""
         self._link = link
         self._channels = channels
         self._letter = letter
         self._opened = opened
+        self._failed = failed
         self._reach = reach or Reach()
         self._quiet = quiet
         self.open = asyncio.Event()
@@ -47,12 +53,19 @@ class Mailbox:
             try:
                 await self._listen()
             except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
+                if self._failed is not None and (lasting := self._lasting(error)) is not None:
+                    self._failed(lasting)
                 if not self.open.is_set():
                     self._reach.lost("mailbox", error)
                 pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
                 self.open.clear()
                 await self._link.endpoint.forget()
                 await self._reach.pause("mailbox", pause)
+
+    def _lasting(self, error: Exception) -> PenstockError | None:
+        if isinstance(error, redis_errors.NoPermissionError):
+            return CannotConnect(f"{self._link.endpoint} refuses: {error}; check the user's permissions")
+        return error if isinstance(error, PenstockError) and not may_pass(error) else None
 
     async def _listen(self) -> None:
         client: Any = await self._link.endpoint.client()
