@@ -428,7 +428,11 @@ class Penstock:
     ) -> None:
         """For tests: run what is ready until nothing is; what is scheduled for later stays."""
         async with self.worker(queues=queues, concurrency=concurrency) as worker:
-            await worker.until_idle()
+            try:
+                await worker.until_idle()
+            except asyncio.CancelledError:  # Ctrl-C, too
+                worker.hurry()
+                raise
 
     def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
         """The same from blocking code, on an event loop of its own."""

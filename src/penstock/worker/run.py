@@ -268,7 +268,7 @@ def _in_thread(function: Callable[..., Any], threads: Threads, stuck: Callable[[
             context.cancelling = True
             alarm = asyncio.get_running_loop().call_later(OVERRUN, stuck, context) if late else None
             try:
-                await _patiently(work)
+                await _patiently(work, threads)
             finally:
                 if alarm is not None:
                     alarm.cancel()
@@ -283,11 +283,14 @@ def _in_thread(function: Callable[..., Any], threads: Threads, stuck: Callable[[
     return call
 
 
-async def _patiently(work: Work[Any]) -> None:
+async def _patiently(work: Work[Any], threads: Threads) -> None:
+    """Until the thread is done, whatever is cancelled; once the worker has ended, its loop may end without it."""
     while True:
         try:
             await work.result()
         except asyncio.CancelledError:
+            if threads.is_closed:
+                raise
             continue
         return
 

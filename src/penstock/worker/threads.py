@@ -68,6 +68,10 @@ class Threads:
                 raise RuntimeError("the system starts no thread")
         return work
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self, *, wait: bool = False) -> None:
         """Threads end when they have nothing to do."""
         with self._lock:

@@ -83,6 +83,10 @@ class Worker:
         """Take no more jobs, finish those that run, then return."""
         self._stopping.set()
 
+    def hurry(self) -> None:
+        """Do not wait for running jobs when it stops: they are cut, and what does not end at once goes back."""
+        self.grace = 0.0
+
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await self._start(stack)
