@@ -84,6 +84,12 @@ class Round:
     async def register(self) -> None:
         await self._engine.register(self._worker, 600_000)
 
+    async def leases(self, number: int, want: int) -> None:
+        """So many calls, of which nothing is settled."""
+        for _ in range(number):
+            self._calls += 1
+            await self._engine.lease(self._worker, self._calls, want=want, answered=self._calls - 1)
+
     async def drain(self, number: int) -> None:
         """Lease and complete; two pages run at a time, as they do in a worker."""
         while number > 0:

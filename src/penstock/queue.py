@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 from penstock.control import check_limit
-from penstock.engine.views import QueueSettings
 from penstock.errors import BadOption
 from penstock.program import Program
 from penstock.selection import Selection, Told, choose
@@ -60,9 +59,8 @@ class QueueControl:
 
     async def status(self) -> QueueStatus:
         views = self._hub().views
-        settings, counts = await views.queue_settings(), await views.counts()
-        found = settings.get(self.name, QueueSettings())
-        return QueueStatus(self.name, found.paused, found.limit, counts.get(self.name, {}), found.max_size)
+        found, counts = await views.queue_setting(self.name), await views.counts([self.name])
+        return QueueStatus(self.name, found.paused, found.limit, counts[self.name], found.max_size)
 
     def status_sync(self) -> QueueStatus:
         return self._hub().run(self.status())

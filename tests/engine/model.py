@@ -335,6 +335,10 @@ class Model:
 
     def prune(self, keep: tuple[int, int, int, int, int], limit: int) -> tuple[int, int]:
         most_finished, tomb_life, most_tombs, dead_life, most_dead = keep
+        with_jobs = {h.queue for h in self.jobs.values() if not h.compact}
+        forgotten = [queue for queue, paused in self.paused.items() if not paused and queue not in with_jobs]
+        for queue in forgotten:
+            del self.paused[queue]
         tombs = [(h.since, job_id) for job_id, h in self.jobs.items() if h.compact]
         finished = [(h.since + h.keep, job_id) for job_id, h in self.among("done", "cancelled").items()]
         dead = [(h.since, job_id) for job_id, h in self.among("dead").items()]
@@ -347,7 +351,9 @@ class Model:
         retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
         for _, worker in retired[:limit]:
             del self.retired[worker]
-        return len(gone) + sum(n for n, _ in kept), int(len(gone) == limit or any(full for _, full in kept))
+        return len(gone) + sum(n for n, _ in kept), int(
+            len(gone) == limit or any(full for _, full in kept) or bool(forgotten)
+        )
 
     def _sweep(self, key: str, rows: list[tuple[int, str]], before: int, most: int, limit: int) -> tuple[int, bool]:
         """How many were seen to, and whether there may be more; members that their batch needs stay, and are passed."""

@@ -138,6 +138,38 @@ async def before_lease_uneven(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 @scenario
+async def before_lease_of_many_queues(engine: Engine, clock: Clock) -> Call[Any]:
+    """Of some there is more, others are empty, paused or at their limit."""
+    worker = await TestWorker(engine, "worker").register()
+    await enqueue(engine, *(new_job(f"j{n}", queue=f"q{n % 4}") for n in range(12)))
+    await (await TestWorker(engine, queues=("q2",)).register()).lease(3)
+    await engine.pause("q3")
+    await engine.cap("q1", 1)
+    return engine.lease(worker.name, 1, want=4)
+
+
+@scenario
+async def before_complete_below_a_limit(engine: Engine, clock: Clock) -> Call[Any]:
+    worker = await TestWorker(engine, "worker").register()
+    await engine.cap("default", 1)
+    await enqueue(engine, *map(new_job, "abc"))
+    (lease,) = await worker.lease(5)
+    assert await worker.lease(5) == []
+    return engine.complete(worker.name, [(lease.id, call_of(lease), b"")])
+
+
+@scenario
+async def before_prune_of_names(engine: Engine, clock: Clock) -> Call[Any]:
+    worker = await TestWorker(engine, "worker").register()
+    await enqueue(engine, new_job("a", queue="gone", keep=0), new_job("b", queue="stays"))
+    (lease,) = await worker.lease()
+    await worker.complete(lease)
+    clock.advance(1)
+    await engine.prune()
+    return engine.prune()
+
+
+@scenario
 async def before_complete(engine: Engine, clock: Clock) -> Call[Any]:
     worker, held = await _running(engine, cancelling=True)
     without_header = [new_job("c"), new_job("d", payload=b"." * 300)]

@@ -111,7 +111,7 @@ def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_
 
     async def work(hub: Hub) -> Row:
         await hub.engine.cap(checked, running, waiting)
-        found = (await hub.views.queue_settings())[checked]
+        found = await hub.views.queue_setting(checked)
         return {"queue": checked, "limit": found.limit, "max_size": found.max_size}
 
     printer.answers([run(target.open_hub(), work)], _print_bounds)

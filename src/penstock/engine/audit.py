@@ -5,13 +5,14 @@ exactly one place: the forward half looks for each header's place, the backward 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.engine.audit_batches import BatchCounts
 from penstock.engine.audit_lanes import LaneCounts, specs_of, waiting_place
+from penstock.engine.audit_queues import check_heads
 from penstock.engine.audit_skills import check_skills
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS, SEPARATOR, rank
@@ -22,8 +23,20 @@ from penstock.stored import is_owner, read_header, read_payload
 _PAGE = 500
 _KEPT = ("missing", "kept", "kept twice")
 _INDEXES = ("ready", "held", "scheduled", "leases", "dead", "finished", "tombs")
-_BY_TIME = ("scheduled", "openings", "timers", "workers", "retired", "dead", "finished", "tombs", "ticks", "chores")
-_BY_NUMBER = (*_BY_TIME, "lives")
+_BY_NUMBER = (
+    "heads",
+    "scheduled",
+    "openings",
+    "timers",
+    "workers",
+    "retired",
+    "dead",
+    "finished",
+    "tombs",
+    "ticks",
+    "chores",
+    "lives",
+)
 
 
 class Finding(NamedTuple):
@@ -306,11 +319,18 @@ class _Audit:
                 "settings", "meta", "does not say that something is set for a queue, so that enqueue passes it over"
             )
         for queue in {name.split(SEPARATOR)[0] for name in self._counted} - queues.keys():
-            self._report("queues", queue, "has jobs, but is not listed, so that workers of all queues pass it over")
+            self._report("queues", queue, "has jobs, but is not listed")
+        await self._check_heads(queues.keys())
         kept = await self._client.hlen(self._key("jobs")) - 1
         accepted, forgotten = (int(self._meta.get(name, 0)) for name in (b"accepted", b"forgotten"))
         if accepted != kept + forgotten:
             self._report("conservation", "meta", f"{accepted} accepted, {kept} kept, {forgotten} forgotten")
+
+    async def _check_heads(self, known: Collection[str]) -> None:
+        heads = {name: score async for page in self._pages("heads") for name, score in page}
+        ready = {queue for queue, _, state in (name.partition(SEPARATOR) for name in self._counted) if state == "ready"}
+        async for finding in check_heads(self._engine, heads, set(known), sorted(ready)):
+            self._report(*finding)
 
     async def _check_workers(self) -> None:
         alive = {name async for page in self._pages("workers") for name, _ in page}

@@ -31,6 +31,7 @@ _SLOW: Final = 0.05  #: seconds that an answer should not take
 _FULL: Final = 0.9  #: of maxmemory
 _LAG: Final = 10  #: seconds by which a replica may be behind
 _ASIDE: Final = "lost"  #: prefix under which is put what cannot be rebuilt
+_MANY_QUEUES: Final = 10_000  #: names, of which people seldom have a hundred
 _LIFE: Final = 10_000  #: ms that a worker is waited for after a silence, before its jobs are taken back
 _CONTENTS: Final = frozenset({"meta", "jobs", "payloads", "results", "attempts", "logs", "limits", "crons", "queues"})
 _MEND: Final = "penstock doctor --fix rebuilds it from the headers of the jobs"
@@ -315,6 +316,18 @@ async def _unserved(made: Examination) -> AsyncIterator[Finding]:
             yield Finding("unserved", queue, text, f"penstock worker -q {queue}", "advice")
 
 
+async def _many_queues(made: Examination) -> AsyncIterator[Finding]:
+    client: Any = await made.engine.link.endpoint.client()
+    known = await client.hlen(made.engine.keys("queues")) - 1
+    if known > _MANY_QUEUES:
+        text = f"{known:,} names of queues are known; listings and metrics of so many take long"
+        todo = (
+            "names without jobs and settings are forgotten by themselves: keep results for less long, "
+            "or use fewer queues, with a lock or a limit per tenant"
+        )
+        yield Finding("queues", "queues", text, todo, "advice")
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     _server,
     _latency,
@@ -326,6 +339,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _lanes,
     _open_batches,
     _unserved,
+    _many_queues,
 )
 
 

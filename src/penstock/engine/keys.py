@@ -15,7 +15,8 @@ KINDS: Final[dict[str, str]] = {
     # forgotten, halted (names of paused tasks), asleep (1: a worker may be in idle), settings (1: something was set for
     # a queue once), sweep (how far the old statistics were looked through), needed_finished and
     # needed_dead (up to where prune found only members of unfinished batches, and when), stray (up to which worker reap
-    # looked for holders that are not registered);
+    # looked for holders that are not registered), headed (queue and priority of the last single job, while heads has
+    # its place or one before it), named (cursor of prune in queues);
     # by lib/skills.lua: skills, worker → its set; lacks, set → queue, task, …; uneven (1: a set lacks something)
     "meta": "hash",
     "jobs": "hash",  # id → what job.read_header reads: the truth that the rest can be rebuilt from
@@ -24,6 +25,7 @@ KINDS: Final[dict[str, str]] = {
     "attempts": "hash",  # id → msgpack list of job.Attempt, the last ten
     "logs": "hash",  # id → msgpack: see log.lua; the last lines that its attempts wrote
     "ready": "zset",  # lexical: queue, priority and sequence, id
+    "heads": "zset",  # place that no ready job of this queue is before, see head(): queue, while it may be leased from
     "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
     "holders": "zset",  # lexical: lane, id of a job that has a slot of it, but for the owners of locks: lib/locks.lua
     "lanes": "hash",  # lane in use → msgpack: see lane_from in lib/lanes.lua
@@ -60,12 +62,18 @@ KINDS: Final[dict[str, str]] = {
 
 SEPARATOR: Final = "\x1f"
 EVERYBODY: Final = "*"  #: the mailbox that every waiting client listens to, beside its own
+HEAD_STEP: Final = 1 << 46  #: between two priorities in the scores of `heads`
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
 
 
 def rank(priority: int, number: int) -> str:
     """A place in line as text, to be sorted by; the same as rank_of in lib/record.lua."""
     return f"{priority:02d}{number:012x}"
+
+
+def head(priority: int, number: int) -> int:
+    """The same place as a score of `heads`; a double holds it exactly."""
+    return priority * HEAD_STEP + number
 
 
 class Keys:

@@ -49,6 +49,7 @@ _REST: Final = (
     "logs",
     "limits",
 )
+_QUEUES: Final = ("heads", "queues")  #: what can be leased from follows from the lines and the counts
 _COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
 
 
@@ -59,6 +60,8 @@ async def reconcile(engine: Engine) -> int:
     for part in (*_INDEXES, *_REST):
         mended += await _part(engine, part)
     await _recount(engine)
+    for part in _QUEUES:
+        mended += await _part(engine, part)
     return mended
 
 

@@ -24,6 +24,7 @@ import msgspec
 
 from penstock.batch_state import BatchState
 from penstock.engine.functions import library, words_of
+from penstock.engine.keys import HEAD_STEP
 from penstock.exposition import RANGES
 from penstock.job import DELAY_BELOW, Header
 from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
@@ -57,8 +58,9 @@ local function call(command, key, ...)
 end
 """
 _CHECK: Final = """\
-local schema, seq_before, fence_before, halted_now, accepted_before, asleep_before, settings_before, uneven_now =
-  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings', 'uneven'))
+local schema, seq_before, fence_before, halted_now, accepted_before, \
+asleep_before, settings_before, uneven_now, headed_before =
+  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings', 'uneven', 'headed'))
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
 _DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
@@ -232,6 +234,7 @@ def _constants() -> dict[str, str]:
             "USUAL_KEEP": str(USUAL.keep),
             "USUAL_RETRIES": str(USUAL.retries),
             "EVENTS": f"'{EVENTS_KEPT}'",
+            "HEAD_STEP": str(HEAD_STEP),
             "STATS_MINUTES": str(STATS_MINUTES),
             "BLANK": f"'{blank}'",
             "RANGE_OF": " or ".join([*(f"ms <= {end} and ' {end}'" for end in RANGES_MS), "' more'"]),

@@ -16,10 +16,12 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR, rank
 from penstock.engine.lane_views import LaneViews
 from penstock.errors import PenstockError
-from penstock.job import Attempt, Header
+from penstock.job import STATES, Attempt, Header
 from penstock.schedule import Spec, Standing
 from penstock.stored import read_header, read_payload
 
+AT_ONE_MOMENT = 500  #: queues whose jobs are counted at one moment
+_COUNTED = tuple(state for state in STATES if state != "ready")
 _MOST = re.compile(r"max=(\d+)\.")
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
@@ -122,34 +124,53 @@ class Views:
             pipe.hget(self._key(name), job_id)
         return pipe
 
-    async def counts(self) -> dict[str, dict[str, int]]:
-        """Queue → state → how many, all at one moment: a job that goes from one state to another is never in none."""
-        queues = await self._link.ask(lambda client: client.hkeys(self._key("queues")))
-        names = [name.decode() for name in queues if name]
-        *in_line, found = await self._link.ask(lambda client: self._counted(client, names).execute())
-        counted = {queue: {"ready": number} for queue, number in zip(names, in_line, strict=True)}
-        for name, number in found.items():
-            if name:
-                queue, state = name.decode().split(SEPARATOR)
-                counted.setdefault(queue, {})[state] = int(number)
+    async def counts(self, queues: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
+        """Queue → state → how many, of all queues or of these.
+
+        Those of up to 500 queues are of one moment: a job that goes from one state to another is never in none. Of more
+        queues they are asked in pages, so that the server has time for others between two.
+        """
+        names = list(await self.queue_settings()) if queues is None else list(dict.fromkeys(queues))
+        counted: dict[str, dict[str, int]] = {}
+        for at in range(0, len(names), AT_ONE_MOMENT):
+            page = names[at : at + AT_ONE_MOMENT]
+            fields = [f"{queue}{SEPARATOR}{state}" for queue in page for state in _COUNTED]
+            *in_line, found = await self._link.ask(partial(self._count, page, fields))
+            for n, queue in enumerate(page):
+                numbers = zip(_COUNTED, found[n * len(_COUNTED) :], strict=False)
+                counted[queue] = {"ready": in_line[n]} | {
+                    state: int(number) for state, number in numbers if number is not None
+                }
         return counted
 
-    def _counted(self, client: Any, queues: Iterable[str]) -> Any:
+    def _count(self, queues: Iterable[str], fields: list[str], client: Any) -> Any:
         """Those that are ready are not counted: the line itself tells."""
         pipe = client.pipeline(transaction=True)
         for queue in queues:
             pipe.zlexcount(self._key("ready"), f"[{queue}{SEPARATOR}", f"({queue} ")
-        pipe.hgetall(self._key("counts"))
-        return pipe
+        pipe.hmget(self._key("counts"), fields)
+        return pipe.execute()
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""
         return {name: found.paused for name, found in (await self.queue_settings()).items()}
 
     async def queue_settings(self) -> dict[str, QueueSettings]:
-        """Queue → what was set by hand."""
-        found = await self._link.ask(lambda client: client.hgetall(self._key("queues")))
-        return {name.decode(): _setting(value.decode()) for name, value in found.items() if name}
+        """Queue → what was set by hand, of all queues that are known; read in pages."""
+        cursor, found = 0, dict[str, QueueSettings]()
+        while True:
+            cursor, page = await self._link.ask(partial(self._queue_page, cursor))
+            found |= {name.decode(): setting_of(value.decode()) for name, value in page.items() if name}
+            if cursor == 0:
+                return found
+
+    def _queue_page(self, cursor: int, client: Any) -> Any:
+        return client.hscan(self._key("queues"), cursor, count=1000)
+
+    async def queue_setting(self, queue: str) -> QueueSettings:
+        """What was set for this one by hand."""
+        found = await self._link.ask(lambda client: client.hget(self._key("queues"), queue))
+        return setting_of((found or b"").decode())
 
     async def workers(self) -> list[Node]:
         alive, nodes = await self._link.ask(lambda client: self._lives(client).execute())
@@ -308,10 +329,10 @@ class Views:
         return int(await self._link.ask(lambda client: client.zlexcount(self._key("held"), first, last)))
 
     async def _why_ready(self, job_id: str, header: Header) -> str:
-        paused, limit, _ = (await self.queue_settings()).get(header.queue, QueueSettings())
+        paused, limit, _ = await self.queue_setting(header.queue)
         if paused:
             return f"queue {header.queue!r} is paused"
-        running = (await self.counts()).get(header.queue, {}).get("running", 0)
+        running = (await self.counts([header.queue]))[header.queue].get("running", 0)
         if limit is not None and running >= limit:
             return f"queue {header.queue!r} is at its limit: {running} of {limit} run"
         serving = [node for node in await self.workers() if "*" in node.queues or header.queue in node.queues]
@@ -355,7 +376,8 @@ class Views:
         return bytes(found[0][0]) if found else b""
 
 
-def _setting(text: str) -> QueueSettings:
+def setting_of(text: str) -> QueueSettings:
+    """What is stored in `queues` for one of them."""
     limit, most = text.rpartition(" ")[2], _MOST.search(text)
     return QueueSettings(
         text.startswith("paused"), int(limit) if limit.isdigit() else None, int(most[1]) if most else None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from penstock.engine.engine import Engine
 from penstock.engine.lane_views import LaneViews
-from penstock.engine.views import Views
+from penstock.engine.views import AT_ONE_MOMENT, Views
 
 
 async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
@@ -13,12 +13,14 @@ async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
     What is paused or scheduled for later does not count.
     """
     await engine.promote()
+    last = await views.last_event()
     paused = await views.queues()
     if await _busy(views, queues, paused):
         return False
-    counts = await views.counts()
-    names = counts if list(queues) == ["*"] else queues
-    held = [name for name in names if counts.get(name, {}).get("held") and not paused.get(name)]
+    counts = await views.counts(_named(queues))
+    if len(counts) > AT_ONE_MOMENT and await views.last_event() != last:
+        return False  # so many are counted in pages, and a job may have gone from one that came later to one before
+    held = [name for name in counts if counts[name].get("held") and not paused.get(name)]
     if not held:
         return True
     # What a lane has just let go on is ready, and no longer held.
@@ -26,6 +28,10 @@ async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
 
 
 async def _busy(views: Views, queues: Sequence[str], paused: dict[str, bool]) -> bool:
-    counts = await views.counts()
-    names = [name for name in (counts if list(queues) == ["*"] else queues) if not paused.get(name)]
-    return any(counts.get(name, {}).get(state) for name in names for state in ("ready", "running"))
+    counts = await views.counts(_named(queues))
+    names = [name for name in counts if not paused.get(name)]
+    return any(counts[name].get(state) for name in names for state in ("ready", "running"))
+
+
+def _named(queues: Sequence[str]) -> Sequence[str] | None:
+    return None if list(queues) == ["*"] else queues

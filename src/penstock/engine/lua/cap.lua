@@ -14,5 +14,6 @@ call('HSET', meta, 'settings', '1')
 call('HSET', queues, queue, paused .. waiting_most .. (limit >= 0 and ' ' .. limit or ''))
 groups[1] = { 'cap', queue, '', 0, ARGV[2] ~= '' and ARGV[2] or 'max ' .. ARGV[3], {}, 0 }
 arrivals[queue] = ready_in(queue)
+reopen({ queue })
 finish()
 return 'ok'

@@ -4,7 +4,7 @@
 -- flags: allow-oom
 -- keys: meta jobs payloads results attempts unique waiting queues nodes calls counts stats lanes limits crons batches logs
 -- keys: ready held holders leases idle cancels keepers roster deaths skills
--- keys: openings scheduled timers workers lives retired dead finished tombs ticks chores events
+-- keys: heads openings scheduled timers workers lives retired dead finished tombs ticks chores events
 -- include: trees
 -- args: none
 -- returns: the schema version found or made
@@ -20,7 +20,7 @@ for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, ros
   call('ZADD', key, 0, '')
 end
 be_trees()
-for _, key in ipairs({ openings, scheduled, timers, workers, lives, retired, dead, finished, tombs, ticks, chores }) do
+for _, key in ipairs({ heads, openings, scheduled, timers, workers, lives, retired, dead, finished, tombs, ticks, chores }) do
   call('ZADD', key, 'inf', '')
 end
 if call('EXISTS', events) == 0 then
@@ -29,7 +29,8 @@ end
 if not found then call('HSET', meta, 'schema', SCHEMA, 'made', now) end
 -- What spares enqueue a look, should it have been lost.
 if call('ZCARD', idle) > 1 then call('HSET', meta, 'asleep', '1') end
-for _, setting in ipairs(call('HVALS', queues)) do
-  if setting ~= '' then call('HSET', meta, 'settings', '1') end
+local some = call('HSCAN', queues, 0, 'COUNT', 100)
+for at = 2, #some[2], 2 do
+  if some[2][at] ~= '' or some[1] ~= '0' then call('HSET', meta, 'settings', '1') break end   -- of many it may be set for one
 end
 return SCHEMA

@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: record mail lacks label header write waiters lanes owners batches move alike line enter finish create ends own candidates numbers halt begin
+-- include: record mail lacks label header write waiters lanes owners batches move alike line enter finish create ends own candidates heads numbers halt begin
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -28,8 +28,9 @@ if known == 'made' then return given_again() end
 local names = {}
 for at = 7, ARGC do names[#names + 1] = ARGV[at] end
 local all = names[1] == '*'
-local open = open_queues(all and call('HKEYS', queues) or names)
-local ids, more = candidates(open, want, all)
+local open = not all and open_queues(names)
+local ids, more
+if all then ids, more = merged(want) else ids, more = in_order(open, want) end
 if more and #ids < want then answer[2] = 1 end
 
 -- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
@@ -148,9 +149,9 @@ local function begin_all(some, state)
   end
 end
 
--- waiting_rows(n) → a list for each lane touched so far and each open queue: the members of those that it would show now, until a turn
--- of each makes n; and how long the longest is. Of lanes without any limit so many that together they are n, in whole turns; of
--- others as many as are a turn.
+-- waiting_rows(n) → a list for each lane touched so far and each open queue that it has jobs of: the members of those that it would
+-- show now, until a turn of each makes n; and how long the longest is. Of lanes without any limit so many that together they are n,
+-- in whole turns; of others as many as are a turn.
 local function waiting_rows(n)
   local rows, longest, left, alone = {}, 0, n, #refills == 1
   local share = AT_ONCE * math.ceil(n / AT_ONCE / math.max(#refills, 1))
@@ -159,8 +160,9 @@ local function waiting_rows(n)
     local lane = lane_named(name)
     local is_free = lane.limit == math.huge and not lane.rate and lane.differs == ''
     local turn = alone and n or is_free and share or AT_ONCE
-    for _, queue in ipairs(open) do
-      local most = lane.lines[queue] and left > 0 and math.min(alone and left or n, quota[queue] or n) or 0
+    for _, queue in ipairs(open or open_queues(queues_of(lane))) do
+      if left <= 0 then break end
+      local most = lane.lines[queue] and math.min(alone and left or n, quota[queue] or n) or 0
       local members = most > 0 and next_of(lane, queue, most, turn) or {}
       members.queue, members.id_at = queue, #name + #queue + 18   -- behind lane, queue and rank
       rows[#rows + 1], longest = members, math.max(longest, #members)
@@ -215,6 +217,7 @@ local function rest()
   if hungry and asleep_before ~= '1' then store(meta, 'asleep', '1') end
 end
 
+raise_heads(#ids)
 call('HSET', calls, worker, made)
 rest()
 finish()

@@ -1,7 +1,8 @@
--- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended.
+-- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch has ended. Names of queues
+-- that have no jobs and no settings are forgotten.
 -- flags: allow-oom
 -- keys: retired
--- include: record mail label header write waiters lanes owners batches move line enter finish entomb sweep
+-- include: record mail label header write waiters lanes owners batches move line enter finish entomb sweep forget
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune
@@ -80,5 +81,6 @@ for _, worker in ipairs(call('ZRANGE', retired, '-inf', now - tomb_life, 'BYSCOR
 end
 
 local behind = sweep_stats()
+local has_names = forget_queues() > 0
 finish()
-return { pruned + #gone, (full == 1 or #gone == limit or behind) and 1 or 0 }
+return { pruned + #gone, (full == 1 or #gone == limit or behind or has_names) and 1 or 0 }

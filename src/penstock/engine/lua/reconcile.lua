@@ -196,13 +196,25 @@ local belongs = {
     if what == 'skills' then return known(of) and has_skills(of, call('HGET', meta, member)) end
     return what ~= 'lacks' or has_members(of)
   end,
+  heads = function(queue, score)
+    return call('HEXISTS', queues, queue) == 1 and tonumber(score) >= 0 and tonumber(score) < math.huge
+  end,
+  queues = function(queue, setting)
+    local limit = tonumber(string.match(setting, '%d+$')) or math.huge
+    local first = first_in_line(queue)
+    local score = call('ZSCORE', heads, queue)
+    local is_late = first and (not score or tonumber(score) > score_of(first, queue))
+    local running = tonumber(call('HGET', counts, queue .. SEP .. 'running') or 0)
+    if is_late and not string.find(setting, '^paused') and running < limit then fix(reopen, { queue }) end
+    return true
+  end,
 }
 local hashes = { jobs = jobs, payloads = payloads, results = results, attempts = attempts, unique = unique, waiting = waiting,
-                 calls = calls, nodes = nodes, meta = meta, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits }
+                 calls = calls, nodes = nodes, meta = meta, lanes = lanes, crons = crons, batches = batches, logs = logs, limits = limits, queues = queues }
 local zsets = { ready = ready, held = held, holders = holders, openings = openings, scheduled = scheduled, leases = leases,
                 dead = dead, finished = finished, tombs = tombs, timers = timers, cancels = cancels, workers = workers,
                 lives = lives, idle = idle, ticks = ticks, keepers = keepers, deaths = deaths,
-                roster = roster, chores = chores, skills = skills }
+                roster = roster, chores = chores, skills = skills, heads = heads }
 
 -- turn_page() → the next cursor. A function, for there may be no more than 200 locals at once.
 local function turn_page()
@@ -224,6 +236,7 @@ local function turn_page()
   return page[1]
 end
 
+if part == 'heads' then store(meta, 'headed', '') end   -- what it says may not be so
 local following = turn_page()
 if part == 'meta' then mended = mended + compare_skills() end
 for name, value in pairs(last) do

@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: cancels
 -- kept: as a function
--- include: record mail label header write waiters lanes owners batches move line enter finish skills life
+-- include: record mail skills life
 -- args: life in ms, then the workers
 -- returns: per worker: ok | unknown; the running jobs whose cancelling was asked for: worker, id, …; how many others are
 --          past their life, so that somebody should reap

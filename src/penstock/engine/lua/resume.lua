@@ -11,5 +11,6 @@ if not string.find(before, '^paused') then return 'open' end
 call('HSET', queues, queue, string.sub(before, 7))
 groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
 arrivals[queue] = ready_in(queue)
+reopen({ queue })
 finish()
 return 'ok'

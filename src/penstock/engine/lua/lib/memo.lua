@@ -8,8 +8,8 @@ local near = {}     -- kept: how the last numbers were written
 -- news_of(verb, queue, task, attempt) → how a line of an event begins; ids follow.
 local function news_of(verb, queue, task, attempt) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '') end
 
--- label_in(mark) → queue, line (queue and priority) and task of the jobs that come so, and how their news begin; nothing if they
--- have a lane or a batch.
+-- label_in(mark) → queue, line (queue and priority) and task of the jobs that come so, the first place of that priority as a score
+-- of `heads`, and how their news begin; nothing if they have a lane or a batch.
 local function label_in(mark)
   local label = labels[mark]
   if label then return label end
@@ -17,7 +17,7 @@ local function label_in(mark)
   if not task then return nil end
   queue, priority = queue ~= '' and queue or USUAL_QUEUE, priority ~= '' and priority or USUAL_PRIORITY
   label = {
-    queue = queue, line = queue .. SEP .. string.format('%02d', priority), task = task,
+    queue = queue, line = queue .. SEP .. string.format('%02d', priority), task = task, first = priority * HEAD_STEP,
     entered = news_of('enqueue', queue, task, 0), leased = news_of('lease', queue, task, 1),
   }
   near.labels = (near.labels or 0) + 1

@@ -4,6 +4,7 @@
 
 local MOST_PASSED, FEWEST_PASSED = 2000, 20   -- in one call; of one line half of what is left, and at least so many
 local left_to_pass = MOST_PASSED
+local has_others = {}   -- queue → were jobs in its line passed over?
 local lacked_here = lacked_by(ARGV[1])
 
 -- is_for_others(raw) → is this stored of a job that the worker lacks? Jobs with one label are looked at once.
@@ -49,6 +50,7 @@ local function own_members(queue, from, n)
     local members, ids = call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, page), {}
     for i, member in ipairs(members) do ids[i] = string.sub(member, #queue + 17) end   -- behind queue and rank
     local positions = own(ids)
+    if #positions < #members then has_others[queue] = true end
     for _, i in ipairs(positions) do
       if #found < n then found[#found + 1] = members[i] end
     end

@@ -1,6 +1,6 @@
 -- A page of jobs alike, as enqueue_many brings them: all of them new, with one label, without a lane or a batch, for a queue that
 -- has room for them. As with a single one (lib/single.lua), this is all that happens to them.
--- keys: jobs ready payloads queues stats events
+-- keys: jobs ready heads payloads queues stats events
 
 -- are_alike() → does every job after the first say that it is like the one before it?
 local function are_alike()
@@ -71,10 +71,11 @@ local function enter_page(mark, n)
   local records, places = with_places(ids, mark, label.line, before)
   store_contents(ids)
   call(unpack(records, 1, n * 2 + 2))
-  call('HSET', meta, 'accepted', (accepted_before or 0) + n, 'seq', before + n)
+  local is_new = precede(label, before + 1)
+  advance(label, n, before + n)
   call(unpack(places, 1, n * 2 + 2))
   minute_of(label)
-  if call('HINCRBY', stats, label.count, n) == n or not setting then call('HSETNX', queues, queue, '') end
+  if call('HINCRBY', stats, label.count, n) == n or is_new or not setting then call('HSETNX', queues, queue, '') end
   call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(1, label.entered .. cmsgpack.pack(table.concat(ids, SEP))))
   wake_any({ [queue] = n })
   return 'ready'

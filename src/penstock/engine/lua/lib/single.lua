@@ -2,7 +2,7 @@
 -- that happens to it, before anything is prepared for what other calls need: a third of the work.
 -- Where nobody is in line and a worker has nothing to do, that worker gets it here and now, as the answer to the next call of
 -- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
--- keys: jobs ready payloads queues counts stats events leases calls
+-- keys: jobs ready heads payloads queues counts stats events leases calls
 
 -- A page that followed another at once must not come before it, should that have been asked for more keys. What tells is a
 -- job of that which only it can have brought.
@@ -80,15 +80,15 @@ local function tell_entered(number, n, lines)
   end
 end
 
--- count_handed_over(label) → how many came to its queue in this minute. It is counted, as leased, too, after no wait to speak of.
+-- count_handed_over(label): it is counted, as leased, too, after no wait to speak of. A name without running jobs may have been forgotten.
 local function count_handed_over(label)
   local start = minute_of(label)
   local entered, leased, waited = label.count, start .. 'lease', start .. 'wait' .. SHORTEST
   local counted = call('HMGET', stats, entered, leased, waited)
   local n = (counted[1] or 0) + 1
-  call('HINCRBY', counts, label.queue .. SEP .. 'running', '1')
+  local running = call('HINCRBY', counts, label.queue .. SEP .. 'running', '1')
   call('HSET', stats, entered, n, leased, (counted[2] or 0) + 1, waited, (counted[3] or 0) + 1)
-  return n
+  if n == 1 or running == 1 then call('HSETNX', queues, label.queue, '') end
 end
 
 -- enter_by_letter(worker, id, label, mark, payload, number) → the answer: that worker has it. The numbers in `meta` are these.
@@ -96,10 +96,26 @@ local function enter_by_letter(worker, id, label, mark, payload, number)
   if #payload > 255 then call('HSET', payloads, id, payload) end
   local fence = hand_over(worker, id, near_record(mark, number, payload), payload)
   call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number, 'fence', fence)
-  if count_handed_over(label) == 1 then call('HSETNX', queues, label.queue, '') end
+  count_handed_over(label)
   local subject = packed_text(id)
   tell_entered(number, 2, label.entered .. subject .. label.leased .. subject)
   return 'running'
+end
+
+-- precede(label, number) → true if its queue had no entry in `heads`, so that its name may be unknown. It has one from now on, at this
+-- place or before it; where the last such job was of the same queue and priority, `meta` tells that it still has.
+local function precede(label, number)
+  return headed_before ~= label.line and call('ZADD', heads, 'LT', label.first + number, label.queue) == 1
+end
+
+-- advance(label, n, number): the numbers in `meta` after n more jobs, and what precede() goes by.
+local function advance(label, n, number)
+  local accepted = (accepted_before or 0) + n
+  if headed_before == label.line then
+    call('HSET', meta, 'accepted', accepted, 'seq', number)
+  else
+    call('HSET', meta, 'accepted', accepted, 'seq', number, 'headed', label.line)
+  end
 end
 
 -- enter_single(id, mark, payload) → the answer, or nothing if it is not such a one. The first job of a minute makes sure that its
@@ -120,10 +136,11 @@ local function enter_single(id, mark, payload)
     call('HSET', payloads, id, payload)
   end
   if call('HSETNX', jobs, id, near_record(mark, number, payload)) == 0 then return nil end
-  call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number)
+  local is_new = precede(label, number)
+  advance(label, 1, number)
   call('ZADD', ready, '0', near_place(label.line, number, id))
   minute_of(label)
-  if call('HINCRBY', stats, label.count, '1') == 1 or not setting then call('HSETNX', queues, queue, '') end
+  if call('HINCRBY', stats, label.count, '1') == 1 or is_new or not setting then call('HSETNX', queues, queue, '') end
   tell_entered(number, 1, label.entered .. packed_text(id))
   if asleep_before == '1' then wake_any({ [queue] = 1 }) end
   return 'ready'

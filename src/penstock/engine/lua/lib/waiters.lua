@@ -4,7 +4,7 @@
 
 local departed = {}   -- member → true of those that left `held`
 local away = {}       -- row → how many these are
-local heads = {}      -- row → the members that were first there, when they were last asked for; `gone` of them have left since
+local row_heads = {}  -- row → the members that were first there, when they were last asked for; `gone` of them have left since
 local passed = {}       -- row → the last of those that left from its head, in their order, and are not counted otherwise
 local parked = {}     -- row → member → true, of those that were put there
 
@@ -18,7 +18,7 @@ end
 -- have_left(members, from, to, row_name), left_held(member, row_name): they are no more to be found there. Mostly they are all that was
 -- first there, up to the last of them.
 local function have_left(members, from, to, row_name)
-  local here, first, n = parked[row_name], heads[row_name], to - from + 1
+  local here, first, n = parked[row_name], row_heads[row_name], to - from + 1
   local gone = first and first.gone or 0
   if first and not here and not away[row_name] and first[gone + 1] == members[from] and first[gone + n] == members[to] then
     passed[row_name], first.gone = members[to], gone + n
@@ -54,6 +54,6 @@ local function first_in(row_name, n)
   if parked[row_name] or away[row_name] then found = still_there(members, parked[row_name]) end
   local count = all and #found or nil   -- should they ever have been miscounted
   for i = n + 1, #found do found[i] = nil end
-  heads[row_name] = found
+  row_heads[row_name] = found
   return found, count
 end

@@ -2,7 +2,7 @@
 -- one variadic command: contents, headers, removals from indexes, lanes, additions to indexes. The header is the truth: what
 -- comes after it can be rebuilt from it (reconcile), should a script ever be stopped half way. Nobody is in line as the owner
 -- of a lock that does not say so.
--- keys: payloads
+-- keys: payloads ready heads
 
 local stages = { {}, {}, {}, {}, {} }
 
@@ -77,6 +77,59 @@ local function save(id, h, packed)
   return packed
 end
 
+-- leaving(key, n) → member → true, of those that this script takes out of a sorted set; nothing if these are n, and have no lanes.
+local function leaving(key, n)
+  local found, exits = {}, stages[3][key]
+  local to = exits and exits.n or 2
+  if to == n + 2 and not entries[key] then return nil end
+  for i = 3, to do found[exits[i]] = true end
+  for member, score in pairs(entries[key] or {}) do
+    if not score then found[member] = true end
+  end
+  return found
+end
+
+-- unhead(queue): its place in `heads` is taken out, or becomes a later one; what `meta` says of that is no longer so.
+local function unhead(queue)
+  if headed_before and string.sub(headed_before, 1, #queue + 1) == queue .. SEP then store(meta, 'headed', '') end
+end
+
+-- take_out(queue): nothing of it can be leased, as far as is known.
+local function take_out(queue)
+  unhead(queue)
+  drop(heads, queue)
+end
+
+-- score_of(member, queue) → the place of a member of this queue's line as a score of `heads`; the lowest if that cannot be read.
+local function score_of(member, queue)
+  local at = #queue + 2
+  local priority, number = tonumber(string.sub(member, at, at + 1)), tonumber(string.sub(member, at + 2, at + 13), 16)
+  return priority and number and priority * HEAD_STEP + number or 0
+end
+
+-- precede_entries(): a queue whose line somebody enters is looked at from there on, if not before. It is written before the line, so
+-- that wherever a script is stopped nobody in a line is passed over.
+local function precede_entries()
+  local places, firsts, queue, from, first = stages[5][ready], {}, nil, nil, nil
+  for i = 4, places and places.n or 2, 2 do
+    local member = places[i]
+    if not from or string.sub(member, 1, #from) ~= from then
+      queue = string.match(member, '^[^\31]*')
+      from, first = queue .. SEP, firsts[queue]
+    end
+    if not first or member < first then
+      first = member
+      firsts[queue] = member
+    end
+  end
+  if not from then return end
+  local bounds, n = { 'ZADD', heads, 'LT' }, 3
+  for name, member in pairs(firsts) do
+    bounds[n + 1], bounds[n + 2], n = score_of(member, name), name, n + 2
+  end
+  call(unpack(bounds, 1, n))
+end
+
 local function write()
   for key, members in pairs(entries) do
     for member, score in pairs(members) do
@@ -84,6 +137,7 @@ local function write()
     end
   end
   for stage = 1, 5 do
+    if stage == 5 then precede_entries() end
     for _, found in ipairs(stages[stage]) do
       if found.n > 2 then call(unpack(found, 1, found.n)) end
     end

@@ -1,0 +1,63 @@
+"""What many queues cost: `python -m benchmarks.queues`, less than a minute; callgrind has to be there for instructions.
+
+The instructions of one lease with 100,000 names of queues and with ten, and of one job on its way through lease and
+complete when each job has a queue of its own and when all share one.
+"""
+
+import asyncio
+import secrets
+import shutil
+from typing import Any, Final
+
+from benchmarks.instructions import Round, counted
+
+NAMES: Final = 100_000
+JOBS: Final = 5_000
+LEASES: Final = 50  #: with so many jobs each, as a worker with ten slots makes them
+WANT: Final = 10
+
+
+async def lease_with(names: int) -> float:
+    """Thousand instructions of a lease, with so many names known and a job in some of them."""
+    with counted() as server:
+        run = Round(server.url)
+        await run.register()
+        client: Any = await run.app.hub.engine.link.endpoint.client()
+        for start in range(0, names, 10_000):
+            known = {f"tenant-{n}": "" for n in range(start, min(start + 10_000, names))}
+            await client.hset(run.app.hub.engine.keys("queues"), mapping=known)
+        step = max(names // JOBS, 1)
+        await run.app.enqueue_many(run.nothing.using(queue=f"tenant-{n * step % names}").call(n) for n in range(JOBS))
+        await run.leases(5, WANT)
+        found = await server.count(run.leases(LEASES, WANT)) / LEASES
+        await run.app.aclose()
+    return found / 1_000
+
+
+async def drain(queues: int) -> float:
+    """Thousand instructions of a job that is leased and completed, with so many queues."""
+    with counted() as server:
+        run = Round(server.url)
+        await run.register()
+        calls = (run.nothing.using(queue=f"tenant-{secrets.token_hex(4)}-{n % queues}").call(n) for n in range(JOBS))
+        if queues == 1:
+            calls = (run.nothing.using(queue="tenant").call(n) for n in range(JOBS))
+        await run.app.enqueue_many(calls)
+        found = await server.count(run.drain(JOBS)) / JOBS
+        await run.app.aclose()
+    return found / 1_000
+
+
+async def main() -> None:
+    if not shutil.which("callgrind_control"):
+        raise SystemExit("this needs valgrind: install Debian's package of that name")
+    few, many = await lease_with(10), await lease_with(NAMES)
+    print(f"a lease of {WANT} jobs, thousand instructions: {few:.0f} with 10 names, {many:.0f} with {NAMES:,}")
+    print(f"  {many / few:.2f} times as many")
+    one, each = await drain(1), await drain(JOBS)
+    print(f"lease and complete, thousand instructions a job: {one:.1f} on one queue, {each:.1f} on {JOBS:,}")
+    print(f"  {one / each:.0%} of the rate, where the server is what limits it")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
