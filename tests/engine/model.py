@@ -351,9 +351,7 @@ class Model:
         retired = sorted((since, worker) for worker, since in self.retired.items() if since <= self.now - tomb_life)
         for _, worker in retired[:limit]:
             del self.retired[worker]
-        return len(gone) + sum(n for n, _ in kept), int(
-            len(gone) == limit or any(full for _, full in kept) or bool(forgotten)
-        )
+        return len(gone) + sum(n for n, _ in kept), int(len(gone) == limit or any(full for _, full in kept))
 
     def _sweep(self, key: str, rows: list[tuple[int, str]], before: int, most: int, limit: int) -> tuple[int, bool]:
         """How many were seen to, and whether there may be more; members that their batch needs stay, and are passed."""

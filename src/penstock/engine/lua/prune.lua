@@ -81,6 +81,6 @@ for _, worker in ipairs(call('ZRANGE', retired, '-inf', now - tomb_life, 'BYSCOR
 end
 
 local behind = sweep_stats()
-local has_names = forget_queues() > 0
+local many_names = forget_queues() >= 10   -- few can wait until the next time
 finish()
-return { pruned + #gone, (full == 1 or #gone == limit or behind or has_names) and 1 or 0 }
+return { pruned + #gone, (full == 1 or #gone == limit or behind or many_names) and 1 or 0 }
