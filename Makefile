@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ALONE  := $(VENV)/.alone
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-long bench bench-peers docs check format clean
+.PHONY: help demo test test-long chaos bench bench-peers docs check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +33,11 @@ test: $(READY) ## the tests, on real servers that they start themselves
 
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600
+
+SEEDS   ?= 1 2 3
+SECONDS ?= 120
+chaos: $(READY) ## break everything for minutes and check what jobs did: SEEDS="1 2 3" SECONDS=120 make chaos
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(SEEDS:%=--seed %)
 
 bench: $(READY) ## measure this machine: Penstock beside a bare loop, a minute
 	@$(BIN)/python -m benchmarks ours

@@ -1,0 +1,165 @@
+"""What must hold of what the queue itself says at the end, beside the ledger: by its public interface and its audit."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from penstock import Penstock
+from penstock.codec import decode_any
+from penstock.engine.audit import audit
+from penstock.engine.diagnose import examine
+from penstock.engine.views import Record, Views
+from penstock.errors import PenstockError
+from penstock.job import FINISHED
+from tests.chaos.attempts import Attempt, History
+from tests.chaos.checks import Violation
+from tests.engine.factories import raw
+
+AT_ONCE = 50
+SHOWN = 10
+#: Entries that may be left when all workers have gone. A key has one that keeps it alive; statistics live two hours.
+LEFT = {"workers": 3, "nodes": 3, "calls": 3, "idle": 3, "waiting": 3, "leases": 1, "holders": 1, "stats": 5000}
+
+
+async def until_finished(app: Penstock, seconds: float) -> list[Violation]:
+    """Wait until every job has ended; those that have not, and why."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        try:
+            counts = await app.hub.views.counts()
+        except PenstockError:
+            counts = {"": {"ready": 1}}
+        if not any(n for row in counts.values() for state, n in row.items() if state not in FINISHED):
+            return []
+        await asyncio.sleep(0.2)
+    return [Violation("stuck", name, text) async for name, text in _unfinished(app)]
+
+
+async def _unfinished(app: Penstock) -> AsyncIterator[tuple[str, str]]:
+    shown = 0
+    async for name, header in app.hub.views.headers():
+        if header.state not in FINISHED and shown < SHOWN:
+            shown += 1
+            yield name, f"{header.state}, {header.reason or 'no reason'}: {await app.hub.views.explain(name)}"
+
+
+async def check_jobs(apps: list[Penstock], history: History, *, kind: str) -> list[Violation]:
+    """Every acknowledged job has ended, by the attempt that had it last; nobody was charged for nothing."""
+    found: list[Violation] = []
+    attempts = dict(history.of())
+    for app in apps:
+        hand = app is not apps[0]
+        names = [name for name, line in history.sent.items() if bool(line.get("hand")) is hand]
+        async for name, record in _records(app.hub.views, names):
+            found += _check_job(history, name, record, attempts.get(name, []), kind)
+    return found
+
+
+async def _records(views: Views, names: list[str]) -> AsyncIterator[tuple[str, Record | None]]:
+    for at in range(0, len(names), AT_ONCE):
+        page = names[at : at + AT_ONCE]
+        for name, record in zip(page, await asyncio.gather(*map(views.job, page)), strict=True):
+            yield name, record
+
+
+def _check_job(
+    history: History, name: str, record: Record | None, attempts: list[Attempt], kind: str
+) -> Iterator[Violation]:
+    acked = history.acked.get(name)
+    since = history.sent[name]["at"]
+    if record is None:
+        if acked and acked["created"] and kind != "failover":
+            yield Violation("lost", name, "it was acknowledged, and nothing is known of it", since, acked["at"])
+        return
+    header = record.header
+    if header.state not in FINISHED or kind == "failover":
+        return  # told as stuck
+    if header.state == "done":
+        yield from _check_winner(name, record, attempts)
+    for charge in record.attempts:
+        if charge.outcome == "crash" and not _has_cause(history, charge.worker.split("\x1f")[0], attempts):
+            yield Violation(
+                "charged", name, f"attempt {charge.number} of {charge.worker} as a crash: {charge.error}", since
+            )
+    if header.reason == "crash_loop":
+        hit = [one for one in attempts if history.died(one) or history.may_be_lost(one, one.end + 10**9)]
+        if len(hit) < 3:
+            text = f"buried as crash_loop, but only {len(hit)} of its {len(attempts)} starts were hit: {attempts}"
+            yield Violation("crash loop", name, text, since, attempts[-1].end if attempts else since)
+
+
+def _check_winner(name: str, record: Record, attempts: list[Attempt]) -> Iterator[Violation]:
+    if not attempts:
+        yield Violation("not run", name, "it is done, and never started")
+    elif record.result and (won := decode_any(record.result)) != attempts[-1].fence:
+        text = f"its result is that of fence {won}, but the last to start were {attempts[-2:]}"
+        yield Violation("winner", name, text, attempts[0].start, attempts[-1].end)
+
+
+def _has_cause(history: History, worker: str, attempts: list[Attempt]) -> bool:
+    """Whether its worker, or its own process, died or may have lost its lease."""
+    parts = worker.rsplit("-", 2)
+    pid = int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else 0
+    groups = {one.group for one in history.attempts if one.holder == pid}
+    hit = any(history.losses.get(group) for group in groups) or bool(history.starved)
+    return hit or pid in history.deaths or any(one.holder == pid and history.died(one) for one in attempts)
+
+
+async def check_batches(app: Penstock, history: History, *, kind: str) -> list[Violation]:
+    """Each has ended, and told so once in each generation, with the numbers that its members have."""
+    found: list[Violation] = []
+    told: dict[tuple[str, int], set[str]] = {}
+    for line in history.thens:
+        told.setdefault((line["batch"], line["generation"]), set()).add(line["id"])
+    for (batch, generation), jobs in told.items():
+        if len(jobs) > 1 and kind != "failover":
+            found.append(Violation("then", batch, f"generation {generation} has ended more than once: {jobs}"))
+    if kind == "failover":
+        return found
+    for batch in history.sealed:
+        found += await _check_batch(app, history, batch, told)
+    return found
+
+
+async def _check_batch(
+    app: Penstock, history: History, batch: str, told: dict[tuple[str, int], set[str]]
+) -> list[Violation]:
+    status = await (await app.get_batch(batch)).status()
+    since = history.batches[batch]["at"]
+    found = [
+        Violation("then", batch, f"generation {generation} of {status.generation} has told nobody: {status}", since)
+        for generation in range(1, status.generation + 1)
+        if (batch, generation) not in told
+    ]
+    if status.state != "ended":
+        return [Violation("batch", batch, f"it was sealed and has not ended: {status}", since)]
+    members: Counter[str] = Counter([job.state async for job in app.jobs(batch=batch)])
+    numbers = {"done": status.done, "dead": status.dead, "cancelled": status.cancelled}
+    if any(members[state] != number for state, number in numbers.items()) or status.total != members.total():
+        found.append(Violation("batch", batch, f"its members are {dict(members)}, but it says {status}", since))
+    lasts = [line for line in history.thens if line["batch"] == batch and line["generation"] == status.generation]
+    if any({name: line[name] for name in numbers} != numbers or line["total"] != status.total for line in lasts):
+        found.append(Violation("then", batch, f"it was told {lasts[-1]}, but it says {status}", since))
+    return found
+
+
+async def check_system(app: Penstock) -> list[Violation]:
+    """The doctor finds nothing wrong, workers still there."""
+    examined = await examine(app.hub.engine, app.tasks)
+    return [
+        Violation("doctor", one.subject, f"{one.rule}: {one.text}") for one in examined.findings if one.level == "wrong"
+    ]
+
+
+async def check_rest(app: Penstock) -> list[Violation]:
+    """When all workers have gone the audit is clean, and little is left of them."""
+    found = [Violation("audit", str(one.subject), f"{one.rule}: {one.text}") for one in await audit(app.hub.engine)]
+    client: Any = await raw(app.hub.engine)
+    for name, most in LEFT.items():
+        key = app.hub.engine.keys(name)
+        size = await (client.zcard(key) if (await client.type(key)) == b"zset" else client.hlen(key))
+        if size > most:
+            found.append(Violation("left", name, f"{size} entries, where at most {most} should be left"))
+    return found

@@ -1,0 +1,22 @@
+"""The chaos run itself: a short one each time, minutes of it with `make test-long`."""
+
+import pytest
+
+from tests.chaos.report import report
+from tests.chaos.run import run_seed
+
+
+@pytest.mark.timeout(150)
+def test_a_short_chaos_run_with_gentle_faults_has_no_violation() -> None:
+    outcome = run_seed(1, 5, kind="chaos", only=["kill-child", "cut", "flush"])
+    assert outcome.violations == [], report(outcome)
+    assert outcome.starts > 20
+    assert sum(outcome.faults.values()) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2, 4])
+def test_no_promise_is_broken_while_everything_around_it_breaks(seed: int) -> None:
+    outcome = run_seed(seed, 120)
+    assert outcome.violations == [], report(outcome)
