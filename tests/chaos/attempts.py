@@ -11,7 +11,7 @@ SOON = 1_000_000  #: µs within which an end is settled, if nothing is in the wa
 LEAST = 0.6
 LOST = {"stop-worker", "stop-group", "stall"}  #: faults that keep a whole group from renewing
 KILLED = {"kill-child", "kill-job-process", "kill-worker", "stall-and-kill"}
-SERVER = {"kill-server", "stop-server", "failover", "full"}
+SERVER = {"kill-server", "stop-server", "server-away", "failover", "full"}
 
 Line = dict[str, Any]
 

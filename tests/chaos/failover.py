@@ -20,7 +20,7 @@ class Failover:
     async def happen(self) -> None:
         crew, old = self._crew, self._crew.server
         new = await asyncio.to_thread(crew.second_server)
-        link = Network(old.port)
+        link = Network(old.port, is_replication=True)
         try:
             await asyncio.to_thread(new.wait)
             with closing(new.client()) as client:

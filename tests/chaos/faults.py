@@ -30,6 +30,7 @@ class Faults:
             "stop-worker": (5, self._stop_worker),
             "stop-group": (2, self._stop_group),
             "stop-server": (3, self._stop_server),
+            "server-away": (4, self._server_away),
             "cut": (3, self._cut),
             "stall": (3, self._stall),
             "stall-and-kill": (3, self._stall_and_kill),
@@ -145,6 +146,17 @@ class Faults:
         since = now()
         await self._stop([self._crew.server.process.pid], self._rng.choice([0.6, 1.2, 2, 3, 4, 8]))
         self.note("stop-server", since)
+
+    async def _server_away(self) -> None:
+        """Nobody is heard of for a while, and one group a moment longer: that is no reason to take it for dead."""
+        group, since = self._group(supervised=True), now()
+        _tell(self._crew.server.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(group.kind.life + self._rng.uniform(0.2, 0.5) * (3 - group.kind.life))
+        group.network.stall("requests")
+        _tell(self._crew.server.process.pid, signal.SIGCONT)
+        await asyncio.sleep(0.4)
+        group.network.flow()
+        self.note("server-away", since, late=group.name)
 
     # The network
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock import Lane, Penstock
-from penstock.errors import BatchSealed, PenstockError
+from penstock.errors import BatchNotFound, BatchSealed, PenstockError
 from penstock.task import Call
 from tests.chaos.ledger import Ledger
 
@@ -203,8 +203,10 @@ class Load:
                 return await ask()
             except BatchSealed:
                 return None  # an operator has cancelled it
+            except BatchNotFound:
+                if self._failover:
+                    return None  # it was lost
+                raise
             except PenstockError as error:
                 self._ledger.note("insists", error=repr(error)[:300])
-                if self._failover and "not known" in str(error):
-                    return None
                 await asyncio.sleep(PAUSE)

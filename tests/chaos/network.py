@@ -15,7 +15,8 @@ from tests.proxy import Proxy, _cut
 class Network(Proxy):
     """A proxy for one group of clients. It goes on when its server is away, and can be led to another one."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, is_replication: bool = False) -> None:
+        self._reads = not is_replication  #: what a primary sends has parts that are no replies
         self._mishaps: deque[Callable[[socket.socket, bytes], None]] = deque()
         super().__init__(port)
 
@@ -53,7 +54,7 @@ class Network(Proxy):
                 self._run(self._pass, far, near, self._flows["replies"], True)
 
     def _pass(self, source: socket.socket, sink: socket.socket, flow: threading.Event, replies: bool) -> None:
-        reader = hiredis.Reader() if replies else None
+        reader = hiredis.Reader() if replies and self._reads else None
         with contextlib.suppress(OSError):
             while chunk := source.recv(65536):
                 flow.wait()

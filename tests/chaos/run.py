@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -56,9 +57,12 @@ def kind_of(seed: int) -> str:
 class Run:
     """A seed."""
 
-    def __init__(self, seed: int, seconds: float, kind: str, only: Sequence[str], *, progress: bool) -> None:
+    def __init__(
+        self, seed: int, seconds: float, kind: str, only: Sequence[str], *, progress: bool, settle: float = SETTLE
+    ) -> None:
         self.seed, self.seconds, self.kind = seed, seconds, kind
         self._only = only
+        self._settle = settle
         self._progress = progress
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
 
@@ -86,9 +90,12 @@ class Run:
                 watching = group.create_task(self._watch(app, load, faults, survivors))
                 await faults.run(self.seconds)
                 load.stopping.set()
-                await producing
+                await asyncio.wait((producing,), timeout=15)  # a server that answers nobody is told as what is stuck
+                producing.cancel()
                 watching.cancel()
-            await operators.rest()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(20):
+                    await operators.rest()
             found = await self._check(crew, app, hands, survivors)
         finally:
             await app.aclose()
@@ -121,7 +128,7 @@ class Run:
 
     async def _check(self, crew: Crew, app: Penstock, hands: Penstock, survivors: Survivors) -> list[Violation]:
         self._say("coming to rest")
-        found = await stored.until_finished(app, SETTLE)
+        found = await stored.until_finished(app, self._settle)
         found += await stored.until_finished(hands, 10)
         for one in (app, hands):
             found += await stored.check_system(one)
@@ -162,12 +169,22 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], help="faults of this name only; may be given several times"
     )
+    parser.add_argument(
+        "--settle", type=float, default=SETTLE, help=f"seconds to come to rest in; {SETTLE:g} if not said"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the ledger also if all is well")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that whatever was started is ended
     outcomes = []
     for seed in arguments.seeds or [int.from_bytes(os.urandom(2), "big")]:
-        run = Run(seed, arguments.seconds, arguments.kind or kind_of(seed), arguments.only, progress=True)
+        run = Run(
+            seed,
+            arguments.seconds,
+            arguments.kind or kind_of(seed),
+            arguments.only,
+            progress=True,
+            settle=arguments.settle,
+        )
         outcome = asyncio.run(run.go())
         outcomes.append(outcome)
         print(report(outcome), flush=True)

@@ -38,11 +38,12 @@ async def until_finished(app: Penstock, seconds: float) -> list[Violation]:
 
 
 async def _unfinished(app: Penstock) -> AsyncIterator[tuple[str, str]]:
-    shown = 0
-    async for name, header in app.hub.views.headers():
-        if header.state not in FINISHED and shown < SHOWN:
-            shown += 1
-            yield name, f"{header.state}, {header.reason or 'no reason'}: {await app.hub.views.explain(name)}"
+    """Those that run first: the others may wait for them."""
+    found = [(header.state, name, header) async for name, header in app.hub.views.headers()]
+    stuck = [one for one in found if one[0] not in FINISHED]
+    for state, name, header in sorted(stuck, key=lambda one: one[0] != "running")[:SHOWN]:
+        reason = header.reason or "no reason"
+        yield name, f"one of {len(stuck)}: {state}, {reason}, {header.claim!r}: {await app.hub.views.explain(name)}"
 
 
 async def check_jobs(apps: list[Penstock], history: History, *, kind: str) -> list[Violation]:
