@@ -9,8 +9,10 @@ from tests.chaos.crew import KINDS, STREAM_LIFE
 SOON = 1_000_000  #: µs within which an end is settled, if nothing is in the way
 #: A lease is renewed every third of it, so that the last renewal may be so much older than what stopped the next one.
 LEAST = 0.6
+STARVED = 0.3  #: of a life: when this machine was so busy for so long, a renewal may have been late for that
 LOST = {"stop-worker", "stop-group", "stall"}  #: faults that keep a whole group from renewing
 KILLED = {"kill-child", "kill-job-process", "kill-worker", "stall-and-kill"}
+AWAY = {"kill-server", "stop-server", "server-away", "failover"}
 SERVER = {"kill-server", "stop-server", "server-away", "failover", "full"}
 
 Line = dict[str, Any]
@@ -78,14 +80,12 @@ class History:
     def may_be_lost(self, attempt: Attempt, at: int) -> bool:
         """Whether a fault kept its worker from renewing for so long that the job may be another's at this time."""
         life = life_of(attempt)
-        for span in (*self.losses.get(attempt.group, ()), *self.starved):
-            if (
-                span.since + LEAST * life <= at
-                and span.until - span.since >= LEAST * life
-                and span.until >= attempt.start
-            ):
-                return True
-        return False
+        spans = self.losses.get(attempt.group, ())
+        if any(_is_enough(span, LEAST * life, at) and span.until >= attempt.start for span in spans):
+            return True
+        since = min(attempt.start, at - life)
+        late = [min(span.until, at) - max(span.since, since - life) for span in self.starved]
+        return sum(one for one in late if one > 0) >= STARVED * life
 
     def died(self, attempt: Attempt) -> int | None:
         """When its worker or its own process died, if it did."""
@@ -131,6 +131,8 @@ def history(lines: Iterable[Line], last_alive: dict[int, int], alive: set[int]) 
                 _ended(begun.get((line["id"], line["fence"]), []), line)
             case _:
                 _noted(made, line)
+    away = [Span(fault["since"], fault["until"]) for fault in made.faults if fault["kind"] in AWAY]
+    made.starved = [span for span in made.starved if not any(one.touches(span.since, span.until) for one in away)]
     made.attempts = [attempt for attempts in begun.values() for attempt in attempts]
     made.doubles = [(attempts[0], attempts[1]) for attempts in begun.values() if len(attempts) > 1]
     return made
@@ -146,8 +148,8 @@ def _noted(made: History, line: Line) -> None:
             made.faults.append(line)
             if line["kind"] in LOST:
                 made.losses.setdefault(line["group"], []).append(Span(line["since"], line["until"], line["kind"]))
-        case "starved":
-            made.starved.append(Span(line["since"], line["until"], "starved"))
+        case "starved" | "slow":
+            made.starved.append(Span(line["since"], line["until"], line["what"]))
         case "then":
             made.thens.append(line)
         case "cancelled" if line["answer"] == "cancelled":

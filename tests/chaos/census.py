@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.chaos.ledger import Ledger, now
 
 PAUSE = 0.1  #: seconds between two looks
-STARVED = 0.35  #: seconds that a look may be late: whoever renews a short lease may have been as late
+STARVED = 0.25  #: seconds that a look may be late: whoever renews a short lease may have been as late
 
 
 class Census:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.chaos.census import Census
 from tests.chaos.ledger import Ledger
 from tests.chaos.network import Network
+from tests.chaos.probe import Probe
 from tests.servers import Server
 
 HERE = Path(__file__).parents[2]
@@ -43,7 +44,8 @@ STREAM_LIFE = 2.0
 class Group:
     """One of these kinds as it was started last; its processes have a network of their own before the server."""
 
-    def __init__(self, kind: Kind, network: Network, environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, kind: Kind, network: Network, environment: dict[str, str], folder: Path, ledger: Ledger) -> None:
+        self._ledger = ledger
         self.kind = kind
         self.network = network
         self._environment = environment | {"CHAOS_URL": network.url, "CHAOS_VERSION": kind.version}
@@ -69,6 +71,7 @@ class Group:
                 stderr=log,
                 start_new_session=True,
             )
+        self._ledger.note("group", name=self.name, pid=self.process.pid)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -115,6 +118,7 @@ class Crew:
         self.name = f"chaos-{secrets.token_hex(4)}"
         self.ledger = Ledger(folder / "ledger")
         self.census = Census(str(folder / "ledger"), self.ledger)
+        self.probe = Probe(lambda: self.server.port, self.ledger)
         self.clock = folder / "clock"
         self.offset = 0.0
         self.spent: list[Server] = []
@@ -132,9 +136,10 @@ class Crew:
         environment |= {"CHAOS_STREAM_LEASE": f"{STREAM_LIFE:g}s", "PYTHONFAULTHANDLER": "1"}
         self.network("P")
         for kind in KINDS:
-            self.groups[kind.letter] = Group(kind, self.network(kind.letter), environment, self.folder)
+            self.groups[kind.letter] = Group(kind, self.network(kind.letter), environment, self.folder, self.ledger)
             self.groups[kind.letter].start()
         self.census.start()
+        self.probe.start()
 
     def leave(self, seconds: float = 20) -> list[str]:
         """Have all workers end as they should; which did not."""
@@ -154,6 +159,7 @@ class Crew:
     def end(self) -> None:
         """Kill what is left: by its number, nobody else's."""
         self.census.stop()
+        self.probe.stop()
         for group in self.groups.values():
             group.kill()
         self.census.look()

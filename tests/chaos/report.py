@@ -41,7 +41,9 @@ def _shown(one: Violation, lines: list[dict[str, Any]]) -> str:
     faults = [
         line
         for line in lines
-        if line["what"] in {"fault", "starved"} and line["since"] <= until + MARGIN and line["until"] >= since - MARGIN
+        if line["what"] in {"fault", "starved", "slow"}
+        and line["since"] <= until + MARGIN
+        and line["until"] >= since - MARGIN
     ][-LINES:]
     text = [f"\n{one.check.upper()} {one.job}: {one.text}"]
     text += ["  ledger:", *_lines(about)] if about else []
