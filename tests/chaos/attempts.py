@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos.census import Census
 from tests.chaos.crew import KINDS, STREAM_LIFE
 
 SOON = 1_000_000  #: µs within which an end is settled, if nothing is in the way
@@ -14,6 +15,8 @@ LOST = {"stop-worker", "stop-group", "stall"}  #: faults that keep a whole group
 KILLED = {"kill-child", "kill-job-process", "kill-worker", "stall-and-kill"}
 AWAY = {"kill-server", "stop-server", "server-away", "failover"}
 SERVER = {"kill-server", "stop-server", "server-away", "failover", "full"}
+
+SUPERVISED = {kind.letter for kind in KINDS if kind.supervised}
 
 Line = dict[str, Any]
 
@@ -119,13 +122,20 @@ def life_of(attempt: Attempt) -> int:
     return int(seconds * 1_000_000)
 
 
-def history(lines: Iterable[Line], last_alive: dict[int, int], alive: set[int]) -> History:
-    """Read a ledger; the rest says until when processes lived, and which still do."""
+def history(lines: Iterable[Line], census: Census) -> History:
+    """Read a ledger; the census says until when processes lived, and who started them."""
+    last_alive, alive, roots = census.last_alive, census.alive, dict[str, int]()
     made = History(deaths={pid: at for pid, at in last_alive.items() if pid not in alive})
     begun: dict[tuple[str, int], list[Attempt]] = {}
     for line in lines:
         match line["what"]:
+            case "group":
+                roots[line["name"]] = line["pid"]
             case "start":
+                if not line["worker"]:
+                    supervised = line["group"].partition("-")[0] in SUPERVISED
+                    root = roots.get(line["group"], 0)
+                    line["holder"] = _holder(line["holder"], root, census.parents, is_supervised=supervised)
                 begun.setdefault((line["id"], line["fence"]), []).append(_begun(line, last_alive))
             case "end":
                 _ended(begun.get((line["id"], line["fence"]), []), line)
@@ -173,6 +183,14 @@ def _acked(made: History, line: Line) -> None:
     before = made.acked.get(line["id"])
     if before is None or (line["created"] and not before["created"]):
         made.acked[line["id"]] = line
+
+
+def _holder(pid: int, root: int, parents: dict[int, int], *, is_supervised: bool) -> int:
+    """The worker above a process that it has started, maybe by others: a child of the supervisor, or the program."""
+    worker = pid
+    while worker in parents and worker != root and (parents[worker] != root or not is_supervised):
+        worker = parents[worker]
+    return worker if worker in parents else pid
 
 
 def _begun(line: Line, last_alive: dict[int, int]) -> Attempt:

@@ -58,11 +58,20 @@ class Run:
     """A seed."""
 
     def __init__(
-        self, seed: int, seconds: float, kind: str, only: Sequence[str], *, progress: bool, settle: float = SETTLE
+        self,
+        seed: int,
+        seconds: float,
+        kind: str,
+        only: Sequence[str],
+        *,
+        progress: bool,
+        settle: float = SETTLE,
+        mixed: bool = True,
     ) -> None:
         self.seed, self.seconds, self.kind = seed, seconds, kind
         self._only = only
         self._settle = settle
+        self._mixed = mixed
         self._progress = progress
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
 
@@ -78,7 +87,7 @@ class Run:
     async def _work(self, crew: Crew, rng: random.Random, began: float) -> Outcome:
         app, hands = tasks.make_apps(crew.name, crew.networks["P"].url, "1")
         failover = self.kind == "failover"
-        load = Load(app, hands, crew.ledger, random.Random(rng.random()), failover=failover)
+        load = Load(app, hands, crew.ledger, random.Random(rng.random()), failover=failover, mixed=self._mixed)
         faults = Faults(crew, random.Random(rng.random()), kind=self.kind, only=self._only)
         operators = Operators(app, load, crew.ledger, random.Random(rng.random()))
         survivors = Survivors(crew)
@@ -100,7 +109,7 @@ class Run:
         finally:
             await app.aclose()
             await hands.aclose()
-        lines = history(read(crew.ledger.path), crew.census.last_alive, crew.census.alive)
+        lines = history(read(crew.ledger.path), crew.census)
         verbs, seconds = sum(operators.done.values()), time.monotonic() - began
         return Outcome(
             self.seed, self.kind, load.sent, len(lines.attempts), faults.happened, verbs, seconds, found, self.folder
@@ -138,7 +147,7 @@ class Run:
         found += [Violation("left", "", f"process {pid} is still there") for pid in crew.census.alive]
         for one in (app, hands):
             found += await stored.check_rest(one)
-        lines = history(read(crew.ledger.path), crew.census.last_alive, crew.census.alive)
+        lines = history(read(crew.ledger.path), crew.census)
         found += check_ledger(lines, kind=self.kind)
         found += await stored.check_jobs([app, hands], lines, kind=self.kind)
         return found + await stored.check_batches(app, lines, kind=self.kind)
@@ -149,10 +158,16 @@ class Run:
 
 
 def run_seed(
-    seed: int, seconds: float, *, kind: str | None = None, only: Sequence[str] = (), progress: bool = False
+    seed: int,
+    seconds: float,
+    *,
+    kind: str | None = None,
+    only: Sequence[str] = (),
+    progress: bool = False,
+    mixed: bool = True,
 ) -> Outcome:
     """For tests, too; the ledger is kept if something is wrong."""
-    run = Run(seed, seconds, kind or kind_of(seed), only, progress=progress)
+    run = Run(seed, seconds, kind or kind_of(seed), only, progress=progress, mixed=mixed)
     outcome = asyncio.run(run.go())
     if progress:
         print("\r\x1b[K", end="", file=sys.stderr)
