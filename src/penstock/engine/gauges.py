@@ -12,6 +12,7 @@ from penstock.engine.views import Node, QueueSettings, Views
 _VERBS: Final = ("enqueue", "lease", "complete", "retry", "bury", "wait", "run")
 _ENDS: Final = ("complete", "retry", "bury")
 _LANES: Final = 200  #: that are looked at
+_QUEUES: Final = 100  #: whose rates are told, those with the most jobs that wait or run
 
 Readings = dict[tuple[int, str, str], int]  #: minute, queue and what → how much
 
@@ -51,7 +52,9 @@ class Gauges:
 
     async def sample(self, lanes: int = 5) -> Sample:
         counts, settings = await self._views.counts(), await self._views.queue_settings()
-        queues = sorted(counts.keys() | settings.keys())
+        queues = sorted(counts.keys() | settings.keys(), key=lambda name: (-_busy(counts.get(name, {})), name))[
+            :_QUEUES
+        ]
         readings, now = await self._read(queues), time.monotonic()
         flows = self._flows(queues, readings, now - self._then) if self._before is not None else {}
         self._before, self._then = readings, now
@@ -87,6 +90,10 @@ class Gauges:
     async def _lanes(self, most: int) -> list[LaneStatus]:
         found = await LaneViews(self._link).every(_LANES)
         return sorted(found, key=lambda one: (-one.waiting, -one.in_use, one.name))[:most]
+
+
+def _busy(states: dict[str, int]) -> int:
+    return sum(states.get(state, 0) for state in ("ready", "held", "running"))
 
 
 def _flow(much: dict[str, int], seconds: float) -> Flow:
