@@ -29,7 +29,7 @@ from penstock.exposition import RANGES
 from penstock.job import DELAY_BELOW, Header
 from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
 
-SCHEMA: Final = "3"
+SCHEMA: Final = "4"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
