@@ -642,7 +642,14 @@ async def test_a_cancelled_enqueue_spoils_nothing_for_the_others_of_its_tick(app
 
 async def test_a_stopped_server_ends_every_enqueue_within_the_deadline_and_the_same_id_works_afterwards() -> None:
     with running(Server("--appendonly", "no")) as server:
-        async with own_app(server, namespace(), deadline="700ms") as app:
+        name = namespace()
+        async with own_app(server, name) as first:  # the server takes the scripts, which may take long
+
+            @first.task(name="first")
+            async def begin() -> None: ...
+
+            await begin.using(delay="1h").enqueue()
+        async with own_app(server, name, deadline="700ms") as app:
 
             @app.task
             async def echo(x: int) -> int:

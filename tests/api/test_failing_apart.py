@@ -1,7 +1,6 @@
 """What always fails stops only itself: one settle, one schedule."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -10,39 +9,43 @@ from tests.api.looks import eventually, in_state
 from tests.engine.factories import raw
 
 
-class Odd(Snooze):
-    """It says when to come back in a way that no server understands."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.delay: Any = "soon"
-
-
 async def test_a_settle_that_is_always_refused_holds_up_no_other_and_is_buried(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @app.task(name="odd")
-    async def odd() -> None:
-        raise Odd
+    """The server cannot keep a result, since the key for results is of another type."""
+
+    ended: list[int] = []
+
+    @app.task(name="kept")
+    async def kept() -> int:
+        return 7
 
     @app.task(name="fine")
-    async def fine(x: int) -> int:
-        return x
+    async def fine() -> None:
+        ended.append(1)
 
     @app.task(name="snooze", retries=0)
     async def snooze() -> None:
         raise Snooze("1h")
 
+    client, results = await raw(app.hub.engine), app.hub.engine.keys("results")
     async with app.worker(concurrency=10):
-        bad = await odd.enqueue()
+        await (await fine.enqueue()).result(timeout=10)
+        await client.rename(results, results + b".away")
+        await client.set(results, "no hash")
+        refused = await kept.enqueue()
         later = [await snooze.enqueue() for _ in range(3)]
-        jobs = [await fine.enqueue(n) for n in range(40)]
-        assert [await job.result(timeout=10) for job in jobs] == list(range(40))
+        jobs = [await fine.enqueue() for _ in range(40)]
+        await eventually(lambda: "the server refuses what it ended in" in caplog.text)
+        jobs.append(await fine.enqueue())
+        await eventually(lambda: len(ended) == 42)
+        await client.rename(results + b".away", results)
+        for job in jobs:
+            await in_state(job, "done", within=10)
         for job in later:
             await in_state(job, "scheduled", within=10)
-        await in_state(bad, "dead", within=10)
-        assert await (await fine.enqueue(7)).result(timeout=10) == 7
-    assert "the server refuses what it ended in" in caplog.text
+        await in_state(refused, "dead", within=10)
+        assert (await refused.status()).reason == "settle_refused"
 
 
 @pytest.mark.parametrize("many", [1, 25])
