@@ -14,6 +14,7 @@ from penstock.server.urls import show
 
 Info = Mapping[str, Any]
 ALLOW_EVICTION = "PENSTOCK_ALLOW_EVICTION"
+NO_EVICTION = "noeviction"
 log = logging.getLogger("penstock")
 
 
@@ -36,7 +37,7 @@ def verify(node: Node, info: Info) -> None:
 
 def advise(node: Node, info: Info) -> None:
     """Log what is allowed but will surprise."""
-    if not _evicts_nothing(info):
+    if _policy_of(info) != NO_EVICTION:
         log.warning("The server %s evicts keys (maxmemory-policy): jobs may vanish when it is full.", node)
     if str(info.get("aof_enabled", "1")) == "0":
         log.warning("The server %s keeps no AOF: jobs are lost when it restarts; set appendonly yes.", node)
@@ -78,12 +79,23 @@ def _loading(info: Info) -> None:
 
 
 def _eviction(node: Node, info: Info) -> None:
-    if not _evicts_nothing(info) and os.environ.get(ALLOW_EVICTION) != "1":
-        raise UnsuitableServer(
-            f"The server {node} evicts keys when it is full (maxmemory-policy {info['maxmemory_policy']}), which loses "
-            f"jobs: set maxmemory-policy noeviction there, or ${ALLOW_EVICTION}=1 here to go on nevertheless."
-        )
+    policy = _policy_of(info)
+    if is_refused(policy):
+        raise UnsuitableServer(f"{danger_of(node, policy)}, or ${ALLOW_EVICTION}=1 here to go on nevertheless.")
 
 
-def _evicts_nothing(info: Info) -> bool:
-    return str(info.get("maxmemory_policy", "noeviction")) == "noeviction"
+def is_refused(policy: str) -> bool:
+    """Whether a server with this maxmemory-policy may lose jobs, and nobody has allowed that."""
+    return policy != NO_EVICTION and os.environ.get(ALLOW_EVICTION) != "1"
+
+
+def danger_of(server: object, policy: str) -> str:
+    """What this maxmemory-policy does to jobs, and what to set instead."""
+    return (
+        f"The server {server} evicts keys when it is full (maxmemory-policy {policy}), which loses "
+        f"jobs: set maxmemory-policy {NO_EVICTION} there"
+    )
+
+
+def _policy_of(info: Info) -> str:
+    return str(info.get("maxmemory_policy", NO_EVICTION))

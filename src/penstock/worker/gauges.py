@@ -20,7 +20,7 @@ class Gauges:
         self._ended = _sum([self._ended, *_runs(child)])
         self._died += died
 
-    def families(self, children: Iterable[Child], reach: Reach) -> list[Family]:
+    def families(self, children: Iterable[Child], reach: Reach, *, evicts: bool) -> list[Family]:
         living = list(children)
         runs = Family("penstock_worker_run_seconds", "histogram", "How long the functions of jobs ran.")
         all_runs = _sum([self._ended, *(one for child in living for one in _runs(child))])
@@ -31,6 +31,7 @@ class Gauges:
             _single("penstock_worker_died_total", "counter", "Processes that died.", self._died),
             _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(reach.well)),
             _single("penstock_worker_engine_errors_total", "counter", "Calls for which it could not.", reach.failures),
+            _single("penstock_worker_server_evicts", "gauge", "1 while the server evicts keys when full.", int(evicts)),
             runs,
         ]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.engine.engine import Engine
+from penstock.engine.eviction import EvictionWatch
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.worker")
@@ -19,6 +20,7 @@ class Renewer:
         self, engine: Engine, life: int, *, lost: Callable[[str], None], cancelling: Callable[[str], None]
     ) -> None:
         self._engine = engine
+        self._eviction = EvictionWatch(engine.link)
         self._life = life
         self._lost = lost
         self._cancelling = cancelling
@@ -54,6 +56,7 @@ class Renewer:
                 if not well:
                     log.warning("the worker's lease is renewed again")
                 well, wait = True, self._life / 3000
+                self._eviction.look_sync()
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("the worker's lease could not be renewed")

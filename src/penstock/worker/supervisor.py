@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from penstock.engine.engine import Engine
+from penstock.engine.eviction import EvictionWatch
 from penstock.engine.mailbox import QUIET_WORKER, Mailbox
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
@@ -84,6 +85,7 @@ class Supervisor:
         self.children: list[Child] = []
         self.reach = Reach()
         self._engine: Engine | None = None
+        self._eviction: EvictionWatch | None = None
         self._failures = 0  #: children in a row that died before they were up
         self._retry_at = 0.0
         self._ever_up = False
@@ -96,7 +98,8 @@ class Supervisor:
 
     async def metrics(self) -> str:
         """For Prometheus: these children, and the app as a whole, as far as its server answers."""
-        own, of_all = self._gauges.families(self.children, self.reach), list[Family]()
+        evicts = self._eviction is not None and self._eviction.evicts
+        own, of_all = self._gauges.families(self.children, self.reach, evicts=evicts), list[Family]()
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(SCRAPE):
                 of_all = await self._metrics.families() if self._metrics is not None else []
@@ -161,6 +164,7 @@ class Supervisor:
 
     async def _supervise(self, hub: Hub, hello: dict[str, Any], signals: Signals) -> None:
         engine = self._engine = hub.engine
+        eviction = self._eviction = EvictionWatch(engine.link)
         timer = Timer(engine, self._plan.life, self.reach, reap=REAP)
 
         async def opened() -> None:
@@ -169,7 +173,7 @@ class Supervisor:
         channels, reach = timer.channels(), self.reach
         mailbox = Mailbox(engine.link, channels, letter=timer.letter, opened=opened, reach=reach, quiet=QUIET_WORKER)
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
-            partial(self._renew, engine, timer),
+            partial(self._renew, engine, timer, eviction),
             timer.run,
             mailbox.run,
             Watch(engine, self.children, self._plan.limits, self._plan.life, reach).run,
@@ -190,7 +194,7 @@ class Supervisor:
         if self._failed is not None:
             raise self._failed
 
-    async def _renew(self, engine: Engine, timer: Timer) -> None:
+    async def _renew(self, engine: Engine, timer: Timer, eviction: EvictionWatch) -> None:
         """One call keeps all children alive, and tells of cancelled jobs."""
         while True:
             wait = self._plan.life * RENEW / 1000
@@ -206,6 +210,7 @@ class Supervisor:
                     if renewed.late:
                         timer.reap_soon()
                 self.reach.back("renew")
+                await eviction.look()
             except PenstockError as error:
                 self.reach.lost("renew", error)
                 await self.reach.pause("renew", min(wait, 2.0))
