@@ -1,20 +1,26 @@
-"""What many queues cost: `python -m benchmarks.queues`, less than a minute; callgrind has to be there for instructions.
+"""What many queues cost: `python -m benchmarks.queues`, about a minute; callgrind has to be there for instructions.
 
 The instructions of one lease with 100,000 names of queues and with ten, and of one job on its way through lease and
-complete when each job has a queue of its own and when all share one.
+complete when each job has a queue of its own and when all share one. Then the rate at which a worker drains these.
 """
 
 import asyncio
 import secrets
 import shutil
+import statistics
+import time
 from typing import Any, Final
 
 from benchmarks.instructions import Round, counted
+from benchmarks.server import running
+from penstock import Penstock
 
 NAMES: Final = 100_000
 JOBS: Final = 5_000
 LEASES: Final = 50  #: with so many jobs each, as a worker with ten slots makes them
 WANT: Final = 10
+TURNS: Final = 3
+SLOTS: Final = (10, 100)  #: of workers; 100 is the default
 
 
 async def lease_with(names: int) -> float:
@@ -34,7 +40,7 @@ async def lease_with(names: int) -> float:
     return found / 1_000
 
 
-async def drain(queues: int) -> float:
+async def job_with(queues: int) -> float:
     """Thousand instructions of a job that is leased and completed, with so many queues."""
     with counted() as server:
         run = Round(server.url)
@@ -48,15 +54,59 @@ async def drain(queues: int) -> float:
     return found / 1_000
 
 
+class Drain:
+    """A worker in this process, of all queues, that runs jobs which do nothing."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Penstock("drain", url=url)
+        self._left = 0
+        self._is_empty = asyncio.Event()
+
+        @self.app.task(name="async")
+        async def nothing() -> None:
+            self._left -= 1
+            if not self._left:
+                self._is_empty.set()
+
+        self._nothing = nothing
+
+    async def rate(self, queues: int, slots: int) -> float:
+        """Jobs a second, all settled, when as many jobs are on so many queues."""
+        salt = secrets.token_hex(4)
+        self._left = JOBS
+        self._is_empty.clear()
+        jobs = (self._nothing.using(queue=f"tenant-{salt}-{n % queues}").call() for n in range(JOBS))
+        await self.app.enqueue_many(jobs)
+        start = time.perf_counter()
+        async with self.app.worker(queues="*", concurrency=slots):
+            await self._is_empty.wait()
+        return JOBS / (time.perf_counter() - start)
+
+
+async def rates(slots: int) -> tuple[float, float]:
+    """Jobs a second on one queue, and on as many queues as jobs: medians of turns on one server."""
+    with running() as (server, _):
+        drain = Drain(server.url)
+        await drain.rate(1, slots)
+        turns = [(await drain.rate(1, slots), await drain.rate(JOBS, slots)) for _ in range(TURNS)]
+        await drain.app.aclose()
+    one, each = zip(*turns, strict=True)
+    return statistics.median(one), statistics.median(each)
+
+
 async def main() -> None:
     if not shutil.which("callgrind_control"):
         raise SystemExit("this needs valgrind: install Debian's package of that name")
     few, many = await lease_with(10), await lease_with(NAMES)
     print(f"a lease of {WANT} jobs, thousand instructions: {few:.0f} with 10 names, {many:.0f} with {NAMES:,}")
     print(f"  {many / few:.2f} times as many")
-    one, each = await drain(1), await drain(JOBS)
+    one, each = await job_with(1), await job_with(JOBS)
     print(f"lease and complete, thousand instructions a job: {one:.1f} on one queue, {each:.1f} on {JOBS:,}")
     print(f"  {one / each:.0%} of the rate, where the server is what limits it")
+    for slots in SLOTS:
+        one, each = await rates(slots)
+        print(f"a worker with {slots} slots, jobs a second: {one:,.0f} on one queue, {each:,.0f} on {JOBS:,}")
+        print(f"  {each / one:.0%} of the rate")
 
 
 if __name__ == "__main__":

@@ -28,10 +28,8 @@ end
 local function of_call(made, kind)
   local found = made[kind]
   if not found then
-    found = {
-      [CLAIM] = made.claim, [STARTED] = made.started, [QUEUE] = kind[QUEUE], [TASK] = kind[TASK], [KEEP] = kind[KEEP],
-      [PRIORITY] = kind[PRIORITY], [BATCH] = kind[BATCH], n = 0, waited = 0, kept_until = digits(now + kind[KEEP]),
-    }
+    found = { n = 0, waited = 0, group = false, kept_until = digits(now + kind[KEEP]), unpack(kind, 1, FIELDS) }
+    found[CLAIM], found[STARTED] = made.claim, made.started
     made[kind], alike[#alike + 1] = found, found
   end
   return found
@@ -129,11 +127,11 @@ local function give_back(lane, n) lane.use = math.max(lane.use - n, 0) end
 
 -- end_run(from, answers) → the position after those from here on that are of one kind and one call; these are done.
 local records, holds, contents = pile(2, 'HSET', jobs), pile(3, 'ZREM', leases), pile(3, 'HDEL', payloads)
-local ends = pile(5, 'ZADD', finished)
+local slots, ends = pile(3, 'ZREM', holders), pile(5, 'ZADD', finished)
 local seen = {}    -- id → true: it may be named twice in a page
 local function end_run(from, answers)
-  local kind, at, slots, spec, lane, slot_head = kinds_of[from], from, pile(3, 'ZREM', holders)
-  local forms, taken = lock_kit.forms(kind[QUEUE]), 0
+  local kind, at, spec, lane, slot_head = kinds_of[from], from, nil, nil, nil
+  local forms, taken = nil, 0
   local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
   local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
   local e, f, without, sub = before, slots.n, marks[0], string.sub
@@ -146,6 +144,7 @@ local function end_run(from, answers)
       if specs[at] ~= spec then
         if lane then give_back(lane, taken) end
         spec, lane, taken = specs[at], nil, 0
+        forms = spec and lock_kit.forms(kind[QUEUE])
       end
       if spec and (lane or not lock_kit.free(spec, forms, id)) then   -- an owner is not in `holders`
         if not lane then

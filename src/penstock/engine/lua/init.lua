@@ -12,10 +12,10 @@ local found = call('HGET', meta, 'schema')
 if found and found ~= SCHEMA then return found end
 -- A hash of up to 512 short values is a list that is searched from its beginning: with 500 jobs in it that was a third of an
 -- enqueue. One value over 64 bytes makes it a table at once, and again when it is loaded.
-for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, stats, logs, lanes }) do
+for _, key in ipairs({ jobs, payloads, results, attempts, unique, waiting, counts, stats, logs, lanes }) do
   call('HSET', key, '', string.rep('.', 65))
 end
-for _, key in ipairs({ queues, nodes, calls, counts, limits, crons, batches }) do call('HSET', key, '', '') end
+for _, key in ipairs({ queues, nodes, calls, limits, crons, batches }) do call('HSET', key, '', '') end
 for _, key in ipairs({ ready, held, holders, leases, idle, cancels, keepers, roster, deaths, skills }) do
   call('ZADD', key, 0, '')
 end

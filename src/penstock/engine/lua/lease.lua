@@ -47,7 +47,7 @@ end
 -- bury_unreadable(id, state): it waits so, and its header cannot be understood.
 local function bury_unreadable(id, state)
   local queue = unlist(id, state)
-  tally(deltas, queue, state, -1)
+  tally(deltas, state, queue, -1)
   quarantine(id, queue)
 end
 
@@ -102,7 +102,7 @@ end
 local function start(id, h, payload)
   local packed = stored[id]
   fence = fence + 1
-  measure(h[QUEUE], 'wait', h[STATE] == 'ready' and now - h[SINCE] or 0, 1)   -- while it was held it waited for a lane
+  measure('wait', h[QUEUE], h[STATE] == 'ready' and now - h[SINCE] or 0, 1)   -- while it was held it waited for a lane
   if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
   h[CLAIM], h[STARTED] = claim, now
   if packed then

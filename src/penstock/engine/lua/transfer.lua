@@ -15,7 +15,7 @@ local function leave(id, h)
   local key, _, member = place(id, h)
   withdraw(key, member)
   if #h[LANES] > 0 then leave_lanes(id, h, h[STATE], member) end
-  tally(deltas, h[QUEUE], h[STATE], -1)
+  tally(deltas, h[STATE], h[QUEUE], -1)
   h[QUEUE], h[STATE], lines[id], moved, h.known = queue, '', nil, true, true
 end
 

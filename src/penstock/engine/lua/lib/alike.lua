@@ -16,18 +16,18 @@ end
 local function move_kind(kind, old, state)
   local queue, n, waited = kind[QUEUE], kind.n, kind.waited
   if n == 0 then return end
-  if old ~= '' then tally(deltas, queue, old, waited - n) end
-  if waited > 0 then tally(deltas, queue, 'held', old == 'ready' and -waited or waited) end
+  if old == 'running' then tally(deltas, old, queue, waited - n) end
+  if waited > 0 then tally(deltas, 'held', queue, old == 'ready' and -waited or waited) end
   if state == 'ready' then
     if n > waited then arrivals[queue] = (arrivals[queue] or 0) + n - waited end
     return
   end
-  tally(deltas, queue, state, n)
+  tally(deltas, state, queue, n)
   if state == 'running' then
-    if waited > 0 then measure(queue, 'wait', 0, waited) end   -- while they were held they waited for a lane
+    measure('wait', queue, 0, waited)   -- while they were held they waited for a lane
   else
     ceased[queue] = (ceased[queue] or 0) + n
-    measure(queue, 'run', now - kind[STARTED], n)
+    measure('run', queue, now - kind[STARTED], n)
   end
 end
 

@@ -77,7 +77,8 @@ local function start_alone(some, raw, from, owners)
   local mark, before = IS_BEGUN .. running_mark, 0   -- so many bytes come before the label
   if owners then mark, before = IS_BEGUN_LANED .. running_mark, 20 end
   local sub, byte, numbers, count, first, n, bulk = string.sub, string.byte, struct.unpack, #some, from, places.n, size
-  local i, label, length, kind, times, front = from
+  local i, label, length, kind, front = from
+  local wait, alike = 0, 0   -- so long waited the last ones, so many of them
   while i <= count do
     local id, packed = some[i], raw[i]
     if not packed or cache[id] then break end
@@ -85,8 +86,12 @@ local function start_alone(some, raw, from, owners)
     if not label or sub(packed, before + 1, length) ~= label then
       local other = next_kind(packed, before)
       if not other then break end
-      start_run(kind, some, raw, first, i - 1)
-      first, kind, label, length, times = i, other, other.mark, before + #other.mark, times_of(other[QUEUE], 'wait')
+      if kind then
+        measure('wait', kind[QUEUE], wait, alike)
+        start_run(kind, some, raw, first, i - 1)
+        alike = 0
+      end
+      first, kind, label, length = i, other, other.mark, before + #other.mark
     end
     local at, since, many, inside, within = length
     if owners then at = at + 2 + (byte(packed, at + 2) or 0) end
@@ -106,9 +111,13 @@ local function start_alone(some, raw, from, owners)
     picked = picked + 1
     bulk = bulk + many
     local waited = now - since
+    if waited ~= wait then
+      measure('wait', kind[QUEUE], wait, alike)
+      wait, alike = waited, 0
+    end
+    alike = alike + 1
     n = n + 1
     places[n] = lines[id]
-    times[waited] = (times[waited] or 0) + 1
     fence = fence + 1
     local last_byte = fence % 256
     if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
@@ -116,7 +125,10 @@ local function start_alone(some, raw, from, owners)
     i = i + 1
   end
   places.n, size = n, bulk
-  start_run(kind, some, raw, first, i - 1)
+  if kind then
+    measure('wait', kind[QUEUE], wait, alike)
+    start_run(kind, some, raw, first, i - 1)
+  end
   return i
 end
 
@@ -154,7 +166,8 @@ local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held
   local slots, exits = pile(5, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
   local members = is_held and next_lines or lines
   local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
-  local times, line_head = times_of(kind[QUEUE], is_held and 'lane' or 'wait'), slot_head .. kind[QUEUE] .. SEP
+  local what, queue, wait, alike = is_held and 'lane' or 'wait', kind[QUEUE], 0, 0   -- so long waited the last ones, so many of them
+  local line_head = slot_head .. queue .. SEP
   local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
   local sub, numbers, many, bulk, shows_more, front, block, start = string.sub, struct.unpack, picked, size, false, nil, nil, nil
   while at <= to and free >= 1 do
@@ -179,13 +192,18 @@ local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held
     slots[a] = slot_head .. id
     b = b + 1
     exits[b] = member
-    times[waited] = (times[waited] or 0) + 1
+    if waited ~= wait then
+      measure(what, queue, wait, alike)
+      wait, alike = waited, 0
+    end
+    alike = alike + 1
     fence = fence + 1
     local last_byte = fence % 256
     if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
     raw[at] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. sub(packed, 3)
     at = at + 1
   end
+  measure(what, queue, wait, alike)
   slots.n, exits.n, lane.use, picked, size = a, b, lane.use + at - from, many, bulk
   if shows_more then refill(lane) end
   if is_held then

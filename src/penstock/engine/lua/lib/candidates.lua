@@ -38,7 +38,7 @@ end
 local function look(queue, from, n)
   local most = math.min(n, quota[queue] or n)
   local members = lacked_here and own_members(queue, from, most)
-    or call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, most)
+    or call('ZRANGE', ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', '0', most)
   if most < n and #members == most then cut_short = true end
   return members, #members < most
 end

@@ -3,7 +3,7 @@
 
 local function entomb(verb, id, h)
   drop((place(id, h)), id)
-  tally(deltas, h[QUEUE], h[STATE], -1)
+  tally(deltas, h[STATE], h[QUEUE], -1)
   if h[TURN] > 0 and h[STATE] == 'dead' then
     meet({ h }, 1)
     vacate(lane_of(h[LANES][h[TURN]]), id)

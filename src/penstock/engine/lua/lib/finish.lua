@@ -21,51 +21,47 @@ local function tell_ended()
   for client, text in pairs(letters) do mail('to:' .. client, text) end
 end
 
--- add_up(key, names, changes): adds these to numbers of a hash. Many, as of a page of jobs of many queues, take two commands for all.
+-- add_up(key, front, sheet): adds these to numbers of a hash, whose fields are named so: front, queue, name. Many, as of a page of
+-- jobs of many queues, take two commands for all.
 local AT_A_TIME = 1000
-local function add_up(key, names, changes)
-  if #names <= 2 then
-    for i, name in ipairs(names) do call('HINCRBY', key, name, changes[i]) end
+local function add_up(key, front, sheet)
+  local names, changes, n = {}, {}, 0
+  for name, row in pairs(sheet) do
+    local back = SEP .. name
+    for queue, change in pairs(row) do
+      if change ~= 0 then
+        n = n + 1
+        names[n] = front .. queue .. back
+        changes[n] = change
+      end
+    end
+  end
+  if n <= 2 then
+    for i = 1, n do call('HINCRBY', key, names[i], changes[i]) end
     return
   end
-  for first = 1, #names, AT_A_TIME do
-    local last = math.min(first + AT_A_TIME - 1, #names)
-    local before, sums_now = call('HMGET', key, unpack(names, first, last)), { 'HSET', key }
+  for first = 1, n, AT_A_TIME do
+    local last = math.min(first + AT_A_TIME - 1, n)
+    local before, sums_now, at = call('HMGET', key, unpack(names, first, last)), { 'HSET', key }, 2
     for i = first, last do
-      local n = #sums_now
-      sums_now[n + 1], sums_now[n + 2] = names[i], (tonumber(before[i - first + 1] or 0) or 0) + changes[i]
+      local was, change = before[i - first + 1], changes[i]
+      at = at + 2
+      sums_now[at - 1] = names[i]
+      sums_now[at] = digits(was and (tonumber(was) or 0) + change or change)
     end
-    call(unpack(sums_now))
+    call(unpack(sums_now, 1, at))
   end
-end
-
--- count_states(): how many jobs of a queue are in which state.
-local function count_states()
-  local names, changes = {}, {}
-  for queue, row in pairs(deltas) do
-    for state, change in pairs(row) do
-      if change ~= 0 and state ~= 'ready' then names[#names + 1], changes[#names + 1] = queue .. SEP .. state, change end
-    end
-  end
-  add_up(counts, names, changes)
 end
 
 local function tell()
-  local minute = math.floor(now / 60000) .. SEP
   local entry = {}
-  sum_up()
   for i, one in ipairs(groups) do
-    tally(sums, one[2], one[1], one[7])
-    entry[i] = { one[1], one[2], one[3], one[4], one[5], table.concat(one[6], SEP) }
+    tally(sums, one[1], one[2], one[7])
+    one[6], one[7] = table.concat(one[6], SEP), nil
+    entry[i] = one
   end
-  local names, changes = {}, {}
-  for queue, row in pairs(sums) do
-    for name, sum in pairs(row) do
-      if sum > 0 then names[#names + 1], changes[#names + 1] = minute .. queue .. SEP .. name, sum end
-    end
-  end
-  add_up(stats, names, changes)
-  if #entry > 0 then call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry })) end
+  add_up(stats, digits(math.floor(now / 60000)) .. SEP, sums)
+  if entry[1] then call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry })) end
 end
 
 -- first_in_line(queue) → the first member of its line, or nothing.
@@ -103,7 +99,8 @@ local function finish()
   if next(lanes_read) then save_lanes() end
   if sequence then store(meta, 'seq', sequence) end
   write()
-  count_states()
+  deltas.ready = nil   -- how many these are the line itself tells
+  add_up(counts, '', deltas)
   tell()
   for key, at in pairs(alarms) do
     if head(key) == at then mail('timer', at) end

@@ -29,7 +29,7 @@ local function next_place()
   local score = head_places[next_head]
   if not score then return nil end
   if score < 0 or score >= 100 * HEAD_STEP then return '' end   -- somebody else wrote that
-  return rank_of(math.floor(score / HEAD_STEP), score % HEAD_STEP)
+  return near_rank(math.floor(score / HEAD_STEP), score % HEAD_STEP)
 end
 
 -- line_up_front(front): it has its turn when its next job comes. Mostly that is the last one or the first.
@@ -97,12 +97,13 @@ local function merged(want)
   local ids = {}
   read_names(math.min(want + 1, 16))
   local chunk = math.ceil(want / math.max(#head_names, 1)) + 1
+  local unopened = next_place()
   while #ids < want do
-    local unopened, front = next_place(), fronts[front_at]
-    if front_at > back_at then front = nil end
+    local front = front_at <= back_at and fronts[front_at]
     if unopened and (not front or unopened <= front.rank) then
       if #opened + #closed == MOST_LINES then return ids, #ids > 0 or not lacked_here end   -- else it would ask again and again
       open_line(chunk)
+      unopened = next_place()
     elseif front then
       take_run(ids, want, unopened)
     else

@@ -22,22 +22,36 @@ local function lane_name(spec)
   return name
 end
 
+local function listed(_, ...) return { ... } end
+
+-- common_of(rest) → the header that these have in common whose labels say this behind the queue.
+local commons = {}
+local function common_of(rest)
+  local common = commons[rest]
+  if common then return common end
+  local priority, task, keep, retries, batch = string.match(rest, '^(%d*)\31([^\31]+)\31(%d*)\31(%d*)\31?([^\31]*)$')
+  if not task then error('no label') end
+  common = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
+  common[STATE], common[TASK], common[BATCH] = 'ready', task, batch
+  if priority ~= '' then common[PRIORITY] = priority + 0 end
+  if keep ~= '' then common[KEEP] = keep + 0 end
+  if retries ~= '' then common[RETRIES] = retries + 0 end
+  commons[rest] = common
+  return common
+end
+
 -- kind_of(label) → what jobs with this label have in common, by the places that it has in a header. n of them move in this call,
 -- `waited` of these from or to `held`.
 local kinds = {}
 local function kind_of(label)
   local kind = kinds[label]
   if kind then return kind end
-  local queue, priority, task, keep, retries, batch =
-    string.match(label, '^([^\31]*)\31(%d*)\31([^\31]+)\31(%d*)\31(%d*)\31?([^\31]*)$')
-  if not task then error('no label') end
-  if queue == '' then queue = USUAL_QUEUE end
+  local to = string.find(label, SEP, 1, true) or error('no label')
   kind = {
-    [STATE] = 'ready', [TASK] = task, [QUEUE] = queue, [PRIORITY] = (priority ~= '' and priority or USUAL_PRIORITY) + 0,
-    [KEEP] = (keep ~= '' and keep or USUAL_KEEP) + 0, [RETRIES] = (retries ~= '' and retries or USUAL_RETRIES) + 0,
-    [EXPIRES] = 0, [UNIQUE] = '', [FAILURES] = 0, [CRASHES] = 0, [LANES] = {}, [NONCE] = '', [BATCH] = batch,
-    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0,
+    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, group = false,
+    unpack(common_of(string.sub(label, to + 1)), 1, FIELDS)
   }
+  if to > 1 then kind[QUEUE] = string.sub(label, 1, to - 1) end
   kinds[label], kinds[#kinds + 1] = kind, kind
   return kind
 end
@@ -77,13 +91,10 @@ local function is_inside(raw, at)
   if mark == 192 and #raw == at + 1 then return false end
 end
 
-local function listed(_, ...) return { ... } end
-
 -- header_of(kind, spec) → a header for one of them, which has this lane or none.
 local function header_of(kind, spec)
-  local h = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
-  h[TASK], h[QUEUE], h[PRIORITY], h[KEEP], h[RETRIES] = kind[TASK], kind[QUEUE], kind[PRIORITY], kind[KEEP], kind[RETRIES]
-  h[LANES], h[HOME], h[BATCH] = { spec }, spec and 1 or 0, kind[BATCH]
+  local h = { unpack(kind, 1, FIELDS) }
+  h[STATE], h[LANES], h[HOME] = '', { spec }, spec and 1 or 0
   return h
 end
 

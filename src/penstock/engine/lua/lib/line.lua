@@ -80,7 +80,7 @@ local function show_alike(id, member, kind, verb)
   row.waiting = row.waiting - 1
   left_held(member, row_name)
   show_in(row, id, kind)
-  measure(queue, 'lane', now - since, 1)
+  measure('lane', queue, now - since, 1)
   kind.shown = (kind.shown or 0) + 1
   return true
 end
@@ -151,7 +151,7 @@ local function fill(names, verb)
   for _, kind in ipairs(kinds) do
     local n = kind.shown or 0
     if n > 0 then
-      tally(deltas, kind[QUEUE], 'held', -n)
+      tally(deltas, 'held', kind[QUEUE], -n)
       arrivals[kind[QUEUE]], kind.shown = (arrivals[kind[QUEUE]] or 0) + n, 0
     end
   end

@@ -70,7 +70,8 @@ function lock_kit.show_freed(names, from)
   local raw, records, exits, places = call('HMGET', jobs, unpack(ids)), pile(2, 'HSET', jobs), pile(3, 'ZREM', held), pile(5, 'ZADD', ready)
   local a, b, c, sub, byte, numbers = records.n, exits.n, places.n, string.sub, string.byte, struct.unpack
   local number, at = sequence or tonumber(seq_before or 0), from
-  local kind, label, length, queue, times, mark, size, block, rank_start, line_head, front
+  local wait, alike = 0, 0   -- so long waited the last ones, so many of them
+  local kind, label, length, queue, mark, size, block, rank_start, line_head, front
   for i = 1, #ids do
     local packed, id, name = raw[i], ids[i], names[at]
     local turn = freed[name]
@@ -78,7 +79,8 @@ function lock_kit.show_freed(names, from)
     if not label or sub(packed, 21, length) ~= label then
       kind = waiting_kind(packed)
       if not kind then break end
-      label, length, queue, times = kind.mark, #kind.mark + 20, kind[QUEUE], times_of(kind[QUEUE], 'lane')
+      measure('lane', queue, wait, alike)
+      label, length, queue, alike = kind.mark, #kind.mark + 20, kind[QUEUE], 0
       block, line_head, size = nil, nil, nil
     end
     local to = length + 2 + #name   -- that is after the lane, if it is the same
@@ -108,10 +110,15 @@ function lock_kit.show_freed(names, from)
     lane_texts[name] = turn.after .. mark .. id
     freed[name] = nil
     local waited = now - since
-    times[waited] = (times[waited] or 0) + 1
+    if waited ~= wait then
+      measure('lane', queue, wait, alike)
+      wait, alike = waited, 0
+    end
+    alike = alike + 1
     kind.shown = (kind.shown or 0) + 1
     at = at + 1
   end
+  measure('lane', queue, wait, alike)
   sequence, records.n, exits.n, places.n = at > from and number or sequence, a, b, c
   return at
 end

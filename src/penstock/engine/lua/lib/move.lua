@@ -1,8 +1,8 @@
 -- The transition: a job goes from one state to another, and everything that follows from it.
 -- keys: meta timers unique cancels counts stats events waiting deaths
 
-local deltas = {}        -- queue → state → change of its count; that of `ready` is not stored
-local sums = {}          -- queue → verb → jobs, measure → milliseconds, or measure and range → jobs
+local deltas = {}        -- state → queue → change of its count; that of `ready` is not stored
+local sums = {}          -- verb → queue → jobs, measure → queue → milliseconds, or measure and range → queue → jobs
 local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
@@ -10,48 +10,38 @@ local ceased = {}        -- queue → how many no longer run, which matters wher
 local ended = {}         -- ids of jobs that finished
 local sequence           -- the last place in line that was given out
 
-local function tally(sheet, queue, name, change)
-  local row = sheet[queue]
+-- tally(sheet, name, queue, change): names are few and queues may be many, so there is a row for each name.
+local function tally(sheet, name, queue, change)
+  local row = sheet[name]
   if not row then
     row = {}
-    sheet[queue] = row
+    sheet[name] = row
   end
-  row[name] = (row[name] or 0) + change
+  row[queue] = (row[queue] or 0) + change
 end
 
--- times_of(queue, what) → ms → how many jobs took so long. What takes place at once takes equally long.
-local spans = { wait = {}, run = {}, lane = {} }   -- what → queue → these
-local function times_of(queue, what)
-  local row = spans[what][queue]
-  if not row then
-    row = {}
-    spans[what][queue] = row
-  end
-  return row
-end
-
--- measure(queue, what, ms, n): so many jobs took so long.
-local function measure(queue, what, ms, n)
-  local times = times_of(queue, what)
-  times[ms] = (times[ms] or 0) + n
-end
-
--- sum_up(): how long it took in all, and how many fell into which range.
+-- measure(what, queue, ms, n): so many jobs took so long: how long in all, and how many fell into which range.
 local function range_of(ms) return RANGE_OF end
-local function sum_up()
-  for what, sheet in pairs(spans) do
-    for queue, row in pairs(sheet) do
-      for ms, n in pairs(row) do
-        tally(sums, queue, what, ms * n)
-        tally(sums, queue, what .. range_of(ms), n)
-      end
-    end
+local function measure(what, queue, ms, n)
+  if n == 0 then return end
+  if ms > 0 then tally(sums, what, queue, ms * n) end   -- the clock may have been set back
+  tally(sums, what .. range_of(ms), queue, n)
+end
+
+-- digits(n) → a time as text, made once: the server would make it anew for each job.
+local known_digits = {}
+local function digits(n)
+  local text = known_digits[n]
+  if not text then
+    text = string.format('%.0f', n)
+    known_digits[n] = text
   end
+  return text
 end
 
 -- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
 local function group_of(verb, queue, task, attempt, text)
-  local name = table.concat({ verb, queue, task, attempt, text }, SEP)
+  local name = verb .. SEP .. queue .. SEP .. task .. SEP .. digits(attempt) .. SEP .. text
   local one = groups[name]
   if not one then
     one = { verb, queue, task, attempt, text, {}, 0 }
@@ -71,17 +61,6 @@ local function note(verb, id, h, text)
   end
   local n = one[7] + 1
   one[6][n], one[7] = id, n
-end
-
--- digits(n) → a time as text, made once: the server would make it anew for each job.
-local known_digits = {}
-local function digits(n)
-  local text = known_digits[n]
-  if not text then
-    text = string.format('%.0f', n)
-    known_digits[n] = text
-  end
-  return text
 end
 
 -- tail(id, h, shown): gives a job that enters `ready` the last place in its line. One that a lane shows arrived before.
@@ -125,23 +104,18 @@ local function move(verb, id, h, state, text, packed)
   if laned then need_lanes() end
   local waited = old == 'ready' or old == 'scheduled' or old == 'held'
   local unfinished = waited or old == 'running'
-  local counted = deltas[queue]
-  if not counted then
-    counted = {}
-    deltas[queue] = counted
-  end
   if old ~= '' then
     local key, _, member = place(id, h)
     if laned and waited then withdraw(key, member) else put(3, 'ZREM', key, member) end
     if laned then leave_lanes(id, h, state, member) end
-    counted[old] = (counted[old] or 0) - 1
+    tally(deltas, old, queue, -1)
     if old == 'running' then
       ceased[queue] = (ceased[queue] or 0) + 1
       if h[CANCELLING] == 1 then drop(cancels, string.match(h[CLAIM], '^[^\31]*') .. SEP .. id) end
-      measure(queue, 'run', now - h[STARTED], 1)
+      measure('run', queue, now - h[STARTED], 1)
       h[CLAIM], h[CANCELLING] = '', 0
     elseif old == 'held' then
-      measure(queue, 'lane', now - h[SINCE], 1)
+      measure('lane', queue, now - h[SINCE], 1)
     end
   end
   h[STATE], h[SINCE] = state, now
@@ -159,7 +133,7 @@ local function move(verb, id, h, state, text, packed)
     put(5, 'ZADD', key, digits(score), member)
   end
   if laned then enter_lanes(id, h, state, member) end
-  counted[state] = (counted[state] or 0) + 1
+  tally(deltas, state, queue, 1)
   if state == 'ready' then
     arrivals[queue] = (arrivals[queue] or 0) + 1
   elseif state == 'scheduled' then

@@ -47,7 +47,7 @@ local function unreadable(id, claim)
   drop(leases, claim .. SEP .. id)
   meet({ h }, 1)
   for _, spec in ipairs(h[LANES]) do vacate(lane_of(spec), id) end
-  tally(deltas, h[QUEUE], 'running', -1)
+  tally(deltas, 'running', h[QUEUE], -1)
   quarantine(id, h[QUEUE])
   return true
 end
@@ -81,7 +81,7 @@ local function settle_page(verb, width, apply, quick, alike, settle_alike)
       local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
       if string.sub(last, 1, #settled) == settled then word = string.sub(last, #settled + 1) end
     end
-    if word == 'stale' then tally(sums, h and h[QUEUE] or '', 'stale', 1) end
+    if word == 'stale' then tally(sums, 'stale', h and h[QUEUE] or '', 1) end
     return word
   end
 
