@@ -190,7 +190,7 @@ def _holder(pid: int, root: int, parents: dict[int, int], *, is_supervised: bool
     worker = pid
     while worker in parents and worker != root and (parents[worker] != root or not is_supervised):
         worker = parents[worker]
-    return worker if worker in parents else pid
+    return worker if worker == root or worker in parents else pid
 
 
 def _begun(line: Line, last_alive: dict[int, int]) -> Attempt:
