@@ -13,7 +13,6 @@ async def test_a_settle_that_is_always_refused_holds_up_no_other_and_is_buried(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server cannot keep a result, since the key for results is of another type."""
-
     ended: list[int] = []
 
     @app.task(name="kept")

@@ -4,15 +4,15 @@ import asyncio
 import base64
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
 
 from penstock import Penstock, current_job
-from penstock.cli.root import main
 from tests.api.looks import eventually
+from tests.cli.shell import Shell
 from tests.engine.factories import TestWorker, enqueue, new_job
 
 JOBS = "/api/v1/jobs"
@@ -294,7 +294,9 @@ async def test_a_result_that_is_no_longer_kept_is_said_so(app: Penstock, client:
     assert "result" not in found
 
 
-async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(app: Penstock, client: httpx.AsyncClient) -> None:
+async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(
+    app: Penstock, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
     engine = app.hub.engine
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a", payload=b"\x90"))
@@ -306,7 +308,7 @@ async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(app: Penstock,
     (attempt,) = told["attempts"]
     assert (attempt["number"], attempt["outcome"], attempt["error"]["message"]) == (1, "cancelled", "no longer wanted")
     assert (attempt["started"], attempt["ended"]) == (told["started"], told["finished"])
-    options = ["--url", app.settings.url, "--namespace", app.name]
-    shown = await asyncio.to_thread(CliRunner().invoke, main, ["job", "show", "a", *filter(None, options)])
-    assert "attempts that did not succeed" in shown.output, shown.output
-    assert "no longer wanted" in shown.output
+    shell = Shell(tmp_path, str(app.settings.url))
+    shown, _ = await asyncio.to_thread(shell.run, "job", "show", "a", "--namespace", app.name)
+    assert "attempts that did not succeed" in shown, shown
+    assert "no longer wanted" in shown

@@ -146,7 +146,7 @@ async def test_what_is_enqueued_later_arrives_without_polling(app: Penstock) -> 
 
 
 async def test_leases_are_renewed_while_jobs_are_held(url: str, app: Penstock) -> None:
-    quick = Penstock(app.name, url=url, lease="300ms")
+    quick = Penstock(app.name, url=url, lease="1s")
 
     @quick.task(name="send", queue="mail")
     async def send() -> None: ...
@@ -154,8 +154,8 @@ async def test_leases_are_renewed_while_jobs_are_held(url: str, app: Penstock) -
     job = await send.enqueue()
     async with asyncio.timeout(30), quick.queue("mail").stream() as leases:
         lease = await anext(leases)
-        async with app.worker(queues="other", lease="300ms"):  # somebody who would reap
-            await asyncio.sleep(1.5)
+        async with app.worker(queues="other", lease="1s"):  # somebody who would reap
+            await asyncio.sleep(2.5)
         await lease.complete()
     assert (await job.status()).attempt == 1
     await quick.aclose()
