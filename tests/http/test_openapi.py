@@ -70,6 +70,7 @@ def pointed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.timeout(400)  # thousands of requests
 def test_no_request_that_can_be_made_from_it_gets_an_answer_that_it_does_not_tell_of(
     tmp_path: Path, single: Server
 ) -> None:
