@@ -83,4 +83,4 @@ def test_nothing_is_said_of_a_server_that_can_be_reached(tmp_path: Path, single:
     with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
         assert httpx.get(f"{process.url}/readyz").status_code == 200
         assert process.end() == 0
-        assert "503" not in process.said
+        assert "answered with 503" not in process.said
