@@ -19,7 +19,7 @@ class Proxy:
         self.target = port
         self.lost = 0
         self.mute = False  #: letters do not arrive
-        self._hangs = False
+        self._hangs: bytes | None = None  #: what the request has in it that hangs
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
@@ -59,9 +59,13 @@ class Proxy:
         for flow in self._flows.values():
             flow.set()
 
-    def hang(self) -> None:
-        """Pass nothing on any more of the connection that is the next to ask for something, nor close it."""
-        self._hangs = True
+    def hang(self, what: bytes = b"") -> None:
+        """Pass nothing on any more of the connection that is the next to ask for something like this, nor close it."""
+        self._hangs = what
+
+    @property
+    def has_hung(self) -> bool:
+        return self._hangs is None
 
     def cut(self) -> None:
         """Cut every connection; new ones are passed on."""
@@ -95,8 +99,8 @@ class Proxy:
         for chunk, parts in _read(near):
             asked.extend(part[0].decode().upper().replace("FCALL", "EVALSHA") for part in parts)
             self._flows["requests"].wait()
-            if self._hangs:
-                self._hangs = False
+            if self._hangs is not None and self._hangs in chunk:
+                self._hangs = None
                 self._closed.wait()
             with contextlib.suppress(OSError):
                 far.sendall(chunk)

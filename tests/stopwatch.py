@@ -4,7 +4,6 @@ A script's time in the slow log is time on the wall. Where others want the same 
 which the thread did not run: others on this machine had the CPU (`waited`), or others on its host (`stolen`).
 """
 
-import asyncio
 import contextlib
 import os
 import time
@@ -81,9 +80,9 @@ class Stopwatch:
         self.longest = 0  #: microseconds of a CPU in any lap
         self._seen = -1  #: the last entry of the slow log that was looked at
 
-    async def _timed(self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
+    async def _timed(self, *calls: Call[Any], **how: Any) -> list[Any]:
         async with self.lap():
-            return await self._together(*calls, after=after)
+            return await self._together(*calls, **how)
 
     @contextlib.asynccontextmanager
     async def lap(self) -> AsyncIterator[None]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, current_job
+from penstock.worker.fetch import Numbers
 from tests.api.looks import eventually, in_state, own_app
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -111,3 +112,75 @@ async def test_a_worker_whose_slots_are_all_taken_is_reborn_at_once(app: Penstoc
 
 async def _is_registered(app: Penstock, name: str) -> bool:
     return name in [node.worker for node in await app.hub.views.workers()]
+
+
+async def _is_running(app: Penstock, job_id: str) -> bool:
+    return (await (await app.get_job(job_id)).status()).state == "running"
+
+
+def _has_asked(numbers: Numbers) -> bool:
+    """And was answered that there is nothing."""
+    return numbers.last > 0 and not numbers.unanswered
+
+
+async def test_a_job_that_comes_with_an_answer_older_than_the_lease_is_not_started(
+    single: Server, unhandled: list[Any]
+) -> None:
+    runs: list[str] = []
+    with proxied(single.port) as proxy:
+        async with own_app(single, namespace()) as app:
+            behind = Penstock(app.name, url=proxy.url)
+
+            @app.task(name="work")
+            async def work() -> None:
+                runs.append("the other")
+
+            @behind.task(name="work")
+            async def work_late() -> None:
+                runs.append("the one that stood still")
+
+            async with behind.worker(lease="400ms", concurrency=1) as worker:
+                name = worker.name
+                await eventually(lambda: _has_asked(worker._fetcher._own.numbers))
+                proxy.stall("replies")  # it hears nothing any more
+                job = await work.enqueue()
+                worker._fetcher.look()
+                await eventually(lambda: _is_running(app, job.id))
+                proxy.stall("requests")  # nor does it renew, as if it were stopped
+                async with app.worker(lease="400ms", concurrency=1):
+                    await job.result(timeout=10)
+                    proxy.flow()
+                    await eventually(lambda: worker.name != name)
+            await behind.aclose()
+    assert runs == ["the other"]
+
+
+async def test_a_stream_hands_out_nothing_that_came_with_an_answer_older_than_its_lease(
+    single: Server, unhandled: list[Any]
+) -> None:
+    with proxied(single.port) as proxy:
+        async with own_app(single, namespace()) as app:
+            behind = Penstock(app.name, url=proxy.url, lease="400ms")
+
+            @app.task(name="work")
+            async def work() -> str:
+                return "done"
+
+            async with behind.queue("default").stream(limit=1) as leases:
+                name = leases._name
+                await eventually(lambda: _has_asked(leases._numbers))
+                proxy.stall("replies")
+                job = await work.enqueue()
+                leases._wake.set()
+                await eventually(lambda: _is_running(app, job.id))
+                proxy.stall("requests")
+                async with app.worker(lease="400ms", concurrency=1):
+                    assert await job.result(timeout=10) == "done"
+                taking = asyncio.create_task(anext(leases))
+                proxy.flow()
+                await eventually(lambda: leases._name != name)
+                last = await work.enqueue()
+                lease = await asyncio.wait_for(taking, 10)
+                assert lease.id == last.id, "the job that another worker has done is not handed out"
+                await lease.complete()
+            await behind.aclose()

@@ -100,8 +100,8 @@ def _in_turn(engine: Engine) -> None:
     """One call at a time, so that a lap has the CPU time of one call: the server runs them one by one anyway."""
     together, turn = engine.link.together, asyncio.Lock()
 
-    async def alone(*calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
+    async def alone(*calls: Call[Any], **how: Any) -> list[Any]:
         async with turn:
-            return await together(*calls, after=after)
+            return await together(*calls, **how)
 
     engine.link.together = alone  # type: ignore[method-assign]

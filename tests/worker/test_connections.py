@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from penstock import Penstock
+from penstock.engine.scripts import load
 from tests.api.looks import commands, eventually, on_both
+from tests.conftest import namespace
 from tests.engine.factories import forget_scripts, raw
-from tests.proxy import proxied
+from tests.proxy import Proxy, proxied
 from tests.servers import Server
 from tests.worker.harness import Crew, cpu_seconds, crew_at, pause, tree
 
@@ -66,6 +70,50 @@ async def test_a_server_that_is_killed_and_restarted_loses_nothing(tmp_path: Pat
         counts = crew.count()
         assert set(counts) >= {job.id for job in (*before, long)}
         assert counts[long.id] == 1
+
+
+async def _renewals_hang(proxy: Proxy, app: Penstock) -> None:
+    """Three times the connection of a renewal is lost without being closed, and the next renewal arrives in time."""
+    script = load()["renew"]
+    for _ in range(3):
+        (before,) = await app.hub.views.workers()
+        proxy.hang((script.function or script.sha).encode())
+        await eventually(lambda: proxy.has_hung)
+        (hung,) = await app.hub.views.workers()
+        await eventually(partial(_is_renewed, app, hung.alive_until))
+        (after,) = await app.hub.views.workers()
+        assert before.worker == after.worker
+
+
+async def _is_renewed(app: Penstock, before: int) -> bool:
+    (node,) = await app.hub.views.workers()
+    return node.alive_until > before
+
+
+async def test_a_renewal_on_a_connection_that_died_goes_on_another_before_the_lease_ends(
+    tmp_path: Path, single: Server
+) -> None:
+    with proxied(single.port) as proxy:
+        async with crew_at(tmp_path, single.url, proxy.url) as crew:
+            await crew.started(lease="1s")
+            job = await crew.tasks.until.enqueue("gate")
+            await crew.begun(1)
+            await _renewals_hang(proxy, crew.app)
+            crew.let_end("gate")
+            await job.result(timeout=10)
+            assert crew.count() == {job.id: 1}
+            assert "taken for dead" not in crew.said()
+
+
+async def test_a_program_renews_on_another_connection_likewise(
+    single: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = namespace()
+    with proxied(single.port) as proxy:
+        behind = Penstock(name, url=proxy.url)
+        async with Penstock(name, url=single.url) as app, behind, behind.worker(lease="1s"):
+            await _renewals_hang(proxy, app)
+    assert "taken for dead" not in caplog.text
 
 
 @on_both

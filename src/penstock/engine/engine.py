@@ -28,6 +28,7 @@ PAGE: Final = 100  #: jobs that one script call may touch, so that none takes lo
 ALIKE: Final = 250  #: the same for new jobs with one label, without a lane or a batch, which takes no longer
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
 DEEPEST: Final = 8  #: batches inside each other
+RENEWAL: Final = 0.3  #: seconds that the answer to a renewal gets at least, however short the lease is
 CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
@@ -222,7 +223,9 @@ class Engine:
         return self.link.call("register", (worker, life, info, *queues), bytes.decode)
 
     def renew(self, life: int, workers: Sequence[str]) -> Call[Renewed]:
-        return self.link.call("renew", (life, *workers), answers.read_renewed)
+        """An answer that does not come in time is not waited for: the next call, on another connection, may yet be."""
+        seconds = min(max(life / 3000, RENEWAL), self.link.deadline)
+        return self.link.call("renew", (life, *workers), answers.read_renewed).within(seconds)
 
     def retire(self, worker: str, limit: int = PAGE) -> Call[tuple[int, int]]:
         """How many jobs went back, and 1 if there are more."""

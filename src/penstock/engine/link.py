@@ -15,7 +15,7 @@ from redis import exceptions as redis_errors
 from penstock.engine.keys import Keys
 from penstock.engine.scripts import Script, load
 from penstock.engine.trip import Argument, packed, trip, trip_sync, words
-from penstock.engine.trouble import SHORTEST_PAUSE, Trouble, forbids_functions, is_passing, is_unknown
+from penstock.engine.trouble import SHORTEST_PAUSE, Deadline, Trouble, forbids_functions, is_passing, is_unknown
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.connect import Endpoint
 
@@ -31,6 +31,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     decode: Callable[[Any], T]
     few: bool = False  #: is it sent with few keys, as these will mostly do? An empty answer asks for all of them
     behind: bool = False  #: does its last argument say what must be there before it? An empty answer: it is not
+    seconds: float | None = None  #: that the server has for its answer, if not as many as for every call
+
+    def within(self, seconds: float) -> "Call[T]":
+        """The same call, which fails if there is no answer within so many seconds."""
+        return replace(self, seconds=seconds)
 
     def is_refused(self, answer: Any) -> bool:
         """Whether it has to be sent again, unconditionally."""
@@ -96,23 +101,26 @@ class Link:
 
     async def run(self, call: Call[T], *, after: "asyncio.Future[Any] | None" = None) -> T:
         """Send one call, again if need be, and decode its answer."""
-        (answer,) = await self.together(call, after=after)
+        (answer,) = await self.together(call, after=after, within=call.seconds)
         if self.spy is not None:
             await self.spy.after(call.script.name)
         return call.read(answer)
 
-    async def together(self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None) -> list[Any]:
+    async def together(
+        self, *calls: Call[Any], after: "asyncio.Future[Any] | None" = None, within: float | None = None
+    ) -> list[Any]:
         """Send calls in one round trip, in order; the raw answers. All of them are sent again if one has to be.
 
         `after`: a task that has called this for what must come before these. They follow it at once, on the same
         connection; if either is in trouble they wait until it is over for that one.
+        `within`: seconds for the answers, if not as many as for every call.
         """
-        begin = time.monotonic()
+        deadline = Deadline(self.deadline if within is None else within)
         sent = calls if len(calls) == 1 else _unconditional(calls)
-        answers = None if after in self._troubled else await self._at_once(sent, self.deadline)
+        answers = None if after in self._troubled else await self._at_once(sent, deadline.seconds)
         is_refused = answers is not None and len(sent) == 1 and sent[0].is_refused(answers[0])
         if answers is None or is_refused:
-            answers = await self._again(_unconditional(calls), begin, after, at_once=is_refused)
+            answers = await self._again(_unconditional(calls), deadline, after, at_once=is_refused)
         if self.spy is not None:
             for call, answer in zip(_unconditional(calls), answers, strict=True):
                 self.spy.saw(call, answer)
@@ -123,7 +131,7 @@ class Link:
         return task in self._troubled
 
     async def _again(
-        self, calls: Sequence[Call[Any]], begin: float, after: "asyncio.Future[Any] | None", *, at_once: bool
+        self, calls: Sequence[Call[Any]], deadline: Deadline, after: "asyncio.Future[Any] | None", *, at_once: bool
     ) -> list[Any]:
         """What was not simply answered, when it is over for what must come before; `at_once`: nothing is wrong."""
         task = asyncio.current_task()
@@ -131,15 +139,12 @@ class Link:
         try:
             if after is not None:
                 await asyncio.wait([after])
-            answers = await self._at_once(calls, self._left_since(begin)) if at_once else None
+            answers = await self._at_once(calls, deadline.left) if at_once else None
             if answers is None:
-                answers = await self.ask(lambda client: self._send(client, calls), self._left_since(begin))
+                answers = await self.ask(lambda client: self._send(client, calls), deadline)
             return answers
         finally:
             self._troubled.discard(task)
-
-    def _left_since(self, begin: float) -> float:
-        return self.deadline - (time.monotonic() - begin)
 
     async def _at_once(self, calls: Sequence[Call[Any]], within: float) -> list[Any] | None:
         """The answers, if there is a connection and nothing is wrong: mostly, and then there is less to do."""
@@ -159,14 +164,12 @@ class Link:
     def connect_sync(self) -> None:
         self.ask_sync(lambda _: None)
 
-    async def ask(self, question: Callable[[Any], Awaitable[T]], left: float | None = None) -> T:
-        """Put a question to the server, again if need be, until the deadline; it must be safe to repeat.
-
-        `left`: seconds until then, if some of them have passed.
-        """
-        trouble = Trouble(self.deadline, self.endpoint, self._pause, left)
+    async def ask(self, question: Callable[[Any], Awaitable[T]], deadline: Deadline | None = None) -> T:
+        """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
+        deadline = deadline or Deadline(self.deadline)
+        trouble = Trouble(deadline, self.endpoint, self._pause)
         try:
-            async with asyncio.timeout(self.deadline if left is None else left):
+            async with asyncio.timeout(deadline.left):
                 while True:
                     try:
                         client = await self.endpoint.client()
@@ -186,41 +189,43 @@ class Link:
 
     def run_sync(self, call: Call[T]) -> T:
         """Send one call from blocking code."""
-        begin = time.monotonic()
-        answer = self._answer_sync(call, begin)
+        deadline = Deadline(self.deadline if call.seconds is None else call.seconds)
+        answer = self._answer_sync(call, deadline)
         if call.is_refused(answer):
             (again,) = _unconditional([call])
-            answer = self._answer_sync(again, begin)
+            answer = self._answer_sync(again, deadline)
         if self.spy is not None:
             self.spy.saw(call, answer)
             self.spy.after_sync(call.script.name)
         return call.read(answer)
 
-    def _answer_sync(self, call: Call[Any], begin: float) -> Any:
-        answers = self._at_once_sync(call, begin)
+    def _answer_sync(self, call: Call[Any], deadline: Deadline) -> Any:
+        answers = self._at_once_sync(call, deadline)
         if answers is None:
-            return self.ask_sync(lambda client: self._send_sync(client, call, begin), self._left_since(begin))
+            return self.ask_sync(lambda client: self._send_sync(client, call, deadline), deadline)
         return answers[0]
 
-    def _at_once_sync(self, call: Call[Any], begin: float) -> list[Any] | None:
+    def _at_once_sync(self, call: Call[Any], deadline: Deadline) -> list[Any] | None:
         """The same as `_at_once` in blocking code."""
         client = self.endpoint.at_hand_sync()
         if client is None:
             return None
         try:
-            answers = self._trip_sync(client, self._short(call), 1, begin)
+            answers = self._trip_sync(client, self._short(call), 1, deadline)
         except (redis_errors.RedisError, OSError):
             return None
         return None if isinstance(answers[0], Exception) else answers
 
-    def ask_sync(self, question: Callable[[Any], T], left: float | None = None) -> T:
+    def ask_sync(self, question: Callable[[Any], T], deadline: Deadline | None = None) -> T:
         """The same from blocking code."""
-        trouble = Trouble(self.deadline, self.endpoint, self._pause, left)
+        deadline = deadline or Deadline(self.deadline)
+        trouble = Trouble(deadline, self.endpoint, self._pause)
         while True:
-            if trouble.left <= 0:
+            if deadline.left <= 0:
+                self.endpoint.forget_sync()  # it may not be the right server: a short deadline leaves no time to ask
                 raise trouble.unavailable()
             try:
-                answer = question(self.endpoint.client_sync(trouble.left))
+                answer = question(self.endpoint.client_sync(deadline.left))
             except (redis_errors.RedisError, OSError, Unavailable) as error:
                 wait = trouble.after(error)
                 self._pause = trouble.pause
@@ -241,17 +246,17 @@ class Link:
                 raise answer
         return answers
 
-    def _trip_sync(self, client: Any, commands: bytes, count: int, begin: float) -> list[Any]:
+    def _trip_sync(self, client: Any, commands: bytes, count: int, deadline: Deadline) -> list[Any]:
         def is_right() -> bool:
-            return self.endpoint.is_right_sync(client, self._left_since(begin))
+            return self.endpoint.is_right_sync(client, deadline.left)
 
-        return trip_sync(client, commands, count, self._left_since(begin), is_right)
+        return trip_sync(client, commands, count, deadline.left, is_right)
 
-    def _send_sync(self, client: Any, call: Call[Any], begin: float) -> Any:
-        answers = self._trip_sync(client, self._short(call), 1, begin)
+    def _send_sync(self, client: Any, call: Call[Any], deadline: Deadline) -> Any:
+        answers = self._trip_sync(client, self._short(call), 1, deadline)
         if self._lacks_something(answers):
             loads, texts = self._in_full([call])
-            answers = self._trip_sync(client, b"".join(loads + texts), len(loads) + 1, begin)
+            answers = self._trip_sync(client, b"".join(loads + texts), len(loads) + 1, deadline)
             answers = self._without_loads(answers, len(loads))
         if isinstance(answers[0], Exception):
             raise answers[0]

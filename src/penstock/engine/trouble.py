@@ -32,13 +32,27 @@ _CODES: Final[dict[type[Exception], str]] = {
 }
 
 
+class Deadline:
+    """How many seconds the server has for its answer, counted from now on."""
+
+    __slots__ = ("_until", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over."""
+        return self._until - time.monotonic()
+
+
 class Trouble:
     """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
 
-    def __init__(self, deadline: float, where: Endpoint, pause: float, left: float | None = None) -> None:
+    def __init__(self, deadline: Deadline, where: Endpoint, pause: float) -> None:
         self._where = where
         self._deadline = deadline
-        self._until = time.monotonic() + (deadline if left is None else left)
         self.pause = pause
         self._last: BaseException | None = None
         self.lost = False  #: the connection or its server is not the right one any more
@@ -65,20 +79,16 @@ class Trouble:
 
     def _wait(self) -> float:
         """A pause, which ends at the deadline at the latest."""
-        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline / 3)
-        return min(random.uniform(self.pause / 2, self.pause), max(self.left, 0))  # noqa: S311  (jitter)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return self._until - time.monotonic()
+        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline.seconds / 3)
+        return min(random.uniform(self.pause / 2, self.pause), max(self._deadline.left, 0))  # noqa: S311  (jitter)
 
     def unavailable(self) -> Unavailable:
+        seconds = self._deadline.seconds
         if isinstance(self._last, Unavailable):
-            return Unavailable(f"{self._last} Tried for {self._deadline:g} s; sending again with the same id is safe.")
+            return Unavailable(f"{self._last} Tried for {seconds:g} s; sending again with the same id is safe.")
         cause = f": {self._last}" if str(self._last or "") else ""
         return Unavailable(
-            f"{self._where} did not answer within {self._deadline:g} s{cause}; sending again with the same id is safe"
+            f"{self._where} did not answer within {seconds:g} s{cause}; sending again with the same id is safe"
         )
 
 

@@ -328,12 +328,21 @@ class SyncWire:
             self._socket.settimeout(LATE)
         while True:
             try:
+                if until - time.monotonic() < LATE:  # the socket would wait for longer
+                    self._wait_until(until)
                 arrived: bytes = self._socket.recv(_CHUNK)
             except (TimeoutError, BlockingIOError):
                 if time.monotonic() >= until or is_right is None or not is_right():
                     raise
             else:
                 return arrived
+
+    def _wait_until(self, until: float) -> None:
+        """Until something arrives; TimeoutError if nothing has."""
+        if self._is_tls and self._socket.pending():
+            return  # it has arrived before, and was not read yet
+        if not self._poll.poll(max(until - time.monotonic(), 0) * 1000):
+            raise TimeoutError
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from penstock.engine.engine import PAGE, Engine
 from penstock.engine.link import Call
 from penstock.engine.reach import Reach
 from penstock.errors import PenstockError
+from penstock.worker.keep import Keeper
 from penstock.worker.leases import Hand, LeaseCheck
 from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
 from penstock.worker.run import Runner, Running
@@ -31,6 +33,7 @@ TRIPS: Final = 2  #: on their way at once
 BYTES: Final = 4 * 2**20  #: of results in one trip
 REFUSALS: Final = 3  #: of one settle by a server that answers, after which the job is buried, or given up
 AHEAD: Final = 16  #: calls made beyond one that was not answered; the server remembers twice as many (lib/numbers.lua)
+RECHECK: Final = 0.01  #: seconds between two looks whether a lease that may be over was renewed
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
 
 
@@ -110,6 +113,7 @@ class Fetcher:
         queues: Callable[[], list[str]],
         unknown: Callable[[str], None],
         reach: Reach,
+        keeper: Keeper,
     ) -> None:
         self._engine = engine
         self._runner = runner
@@ -117,6 +121,7 @@ class Fetcher:
         self._queues = queues
         self._unknown = unknown
         self._reach = reach
+        self._keeper = keeper
         self._own = Incarnation("", Numbers())
         self._is_lost = False  #: the engine no longer knows that name, and there is no other yet
         self.busy = 0  #: slots in use, by runs that are not on their way to be settled
@@ -376,6 +381,17 @@ class Fetcher:
             # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
             running.task = self._loop.create_task(self._run(running))
 
+    async def is_held(self, running: Running) -> bool:
+        """Whether a job that has not begun still is this worker's; it waits while nobody knows.
+
+        A process that stood still may find an answer that came long ago, and another worker may have its jobs by now.
+        """
+        while not (lost := running.stopped or self._is_lost or running.worker != self._own.name):
+            if time.monotonic() < self._keeper.valid_until:
+                break
+            await asyncio.sleep(RECHECK)
+        return not lost
+
     def drain(self) -> None:
         """Take nothing more."""
         self.draining = True
@@ -387,9 +403,10 @@ class Fetcher:
             self._settled.set()
 
     async def _run(self, running: Running) -> None:
-        running.begun = True
         try:
-            outcome: Outcome = Back() if running.stopped else await self._runner.run(running)
+            held = time.monotonic() < self._keeper.valid_until or await self.is_held(running)
+            running.begun = True
+            outcome: Outcome = await self._runner.run(running) if held and not running.stopped else Back()
         except BaseException as error:  # noqa: BLE001  (whatever it was, the slot must be given back and the job settled)
             outcome = Dead("worker_error", describe(error))
         if type(outcome) is not Done or log.isEnabledFor(logging.DEBUG):
@@ -405,5 +422,5 @@ class Fetcher:
 
     def _check(self, runs: list[Settled], words: list[str]) -> None:
         for run, word in zip(runs, words, strict=True):
-            if word == "stale":
+            if word == "stale" and type(run.outcome) is not Back:
                 log.warning("job %s: this attempt had lost its lease; what it did was refused", run.id)

@@ -16,8 +16,12 @@ class Keeper(Protocol):
 
     notes: Notes | None
 
-    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:
-        """It goes on under this name."""
+    @property
+    def valid_until(self) -> float:
+        """Until when, by the monotonic clock, nobody else takes the worker's jobs for sure."""
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str], valid_until: float) -> None:
+        """It goes on under this name, whose lease lasts until then if it is not renewed."""
 
     def channels(self) -> list[str]:
         """The channels it wants to hear of, beside the worker's own."""
@@ -57,8 +61,12 @@ class OwnKeeper:
         self._timer = Timer(engine, life, reach, moved=moved)
         self._renewer = Renewer(engine, life, lost=lost, cancelling=cancelling)
 
-    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:  # noqa: ARG002  (the protocol's)
-        self._renewer.worker = worker
+    @property
+    def valid_until(self) -> float:
+        return self._renewer.valid_until
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str], valid_until: float) -> None:  # noqa: ARG002  (the protocol's)
+        self._renewer.worker, self._renewer.valid_until = worker, valid_until
 
     def channels(self) -> list[str]:
         return self._timer.channels()
@@ -91,8 +99,12 @@ class Supervised:
         self._notes = notes
         self._say = say
 
-    def begin(self, worker: str, info: dict[str, Any], queues: list[str]) -> None:
-        self._notes.worker = worker
+    @property
+    def valid_until(self) -> float:
+        return self._notes.valid_until
+
+    def begin(self, worker: str, info: dict[str, Any], queues: list[str], valid_until: float) -> None:
+        self._notes.worker, self._notes.valid_until = worker, valid_until
         self._say("named", worker, info, queues)
 
     def channels(self) -> list[str]:

@@ -24,12 +24,13 @@ _APART: Final = 2
 
 _HEAD: Final = 512
 _SLOT: Final = 640
-_BEAT: Final = struct.Struct("<d")
+_MOMENT: Final = struct.Struct("<d")
 _TEXT: Final = struct.Struct("<H")
 _TIMES: Final = struct.Struct("<ddH")  #: since when, until when at most (0: no limit), length of the id
 _UNTIL: Final = struct.Struct("<d")
 _COUNT: Final = struct.Struct("<Q")
 _AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
+_AT_VALID = 312
 _AT_SECONDS, _AT_RUNS = 320, 328  #: of the whole, and how many runs were in which range
 _AT_TIMES, _AT_UNTIL, _AT_ID = 8, 16, 32
 
@@ -96,12 +97,22 @@ class Notes:
 
     def beat(self) -> None:
         """Its loop still turns."""
-        _BEAT.pack_into(self._memory, _AT_BEAT, time.monotonic())
+        _MOMENT.pack_into(self._memory, _AT_BEAT, time.monotonic())
 
     @property
     def last_beat(self) -> float:
-        found: float = _BEAT.unpack_from(self._memory, _AT_BEAT)[0]
+        found: float = _MOMENT.unpack_from(self._memory, _AT_BEAT)[0]
         return found
+
+    @property
+    def valid_until(self) -> float:
+        """Until when nobody takes its jobs for sure; its supervisor, which renews, goes on noting it."""
+        found: float = _MOMENT.unpack_from(self._memory, _AT_VALID)[0]
+        return found
+
+    @valid_until.setter
+    def valid_until(self, moment: float) -> None:
+        _MOMENT.pack_into(self._memory, _AT_VALID, moment)
 
     # Its jobs
 
@@ -141,12 +152,12 @@ class Notes:
         self._runs[which] += 1
         self._seconds += seconds
         _COUNT.pack_into(self._memory, _AT_RUNS + 8 * which, self._runs[which])
-        _BEAT.pack_into(self._memory, _AT_SECONDS, self._seconds)
+        _MOMENT.pack_into(self._memory, _AT_SECONDS, self._seconds)
 
     def runs(self) -> Runs:
         """How long those whose function ended had run."""
         counts = [_COUNT.unpack_from(self._memory, _AT_RUNS + 8 * which)[0] for which in range(len(RANGES) + 1)]
-        return Runs(counts, _BEAT.unpack_from(self._memory, _AT_SECONDS)[0])
+        return Runs(counts, _MOMENT.unpack_from(self._memory, _AT_SECONDS)[0])
 
     def started(self) -> list[Started]:
         """Every job that had started and was not settled."""

@@ -88,6 +88,11 @@ class Child:
     def left(self) -> bool:
         return self.notes is not None and self.notes.state == LEFT
 
+    def renewed(self, worker: str, valid_until: float) -> None:
+        """The lease of this name lasts until then at least."""
+        if self.notes is not None and self.worker == worker:
+            self.notes.valid_until = valid_until
+
     def go(self) -> None:
         self.going, self.born = True, time.monotonic()
         self.say("go")

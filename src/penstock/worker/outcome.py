@@ -70,7 +70,7 @@ Outcome = Done | Again | Dead | Later | Crashed | Back
 
 
 class NotStarted(Exception):
-    """The worker stops, and this job's turn had not come."""
+    """The job has not begun: its worker stops, or does not have it any more."""
 
 
 class NoProcess(Exception):

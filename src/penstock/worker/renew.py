@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,6 +26,7 @@ class Renewer:
         self._lost = lost
         self._cancelling = cancelling
         self.worker = ""
+        self.valid_until = 0.0  #: of the monotonic clock: until then nobody else takes its jobs
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
@@ -65,8 +67,11 @@ class Renewer:
                 well, wait = False, min(1.0, self._life / 10_000)
 
     def _renew(self, worker: str) -> None:
+        asked = time.monotonic()
         renewed = self._engine.renew(self._life, [worker]).sync()
         if renewed.words == ["unknown"]:
             self._lost(worker)
+        elif self.worker == worker:
+            self.valid_until = asked + self._life / 1000
         for _, job_id in renewed.cancelling:
             self._cancelling(job_id)

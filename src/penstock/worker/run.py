@@ -21,7 +21,19 @@ from penstock.program import Program
 from penstock.task import Task
 from penstock.times import show
 from penstock.worker.notes import Notes
-from penstock.worker.outcome import AGAIN, Back, Dead, Done, Later, NotFound, Outcome, Policy, describe, judge
+from penstock.worker.outcome import (
+    AGAIN,
+    Back,
+    Dead,
+    Done,
+    Later,
+    NotFound,
+    NotStarted,
+    Outcome,
+    Policy,
+    describe,
+    judge,
+)
 from penstock.worker.processes import Processes
 from penstock.worker.settle import Settled
 from penstock.worker.threads import Threads, Work
@@ -76,6 +88,7 @@ class Runner:
         self._state = state
         self._notes = notes
         self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
+        self.is_held: Callable[[Running], Awaitable[bool]] = _always  #: whether a job that has not begun may begin
         self.sink: Sink | None = None  #: who keeps the lines that jobs write
         self._plans: dict[str, Plan] = {}
         self._suspects = 0
@@ -167,9 +180,11 @@ class Runner:
             own = open_envelope(running.lease.payload).timeout
             timeout = task.options.timeout if own < 0 else own
             process = await self._processes.take(waits=task.options.executor == "process")
-            running.is_apart = suspect
-            self._started(running, timeout)
             try:
+                if not await self.is_held(running):
+                    raise NotStarted("its lease was lost before its process was there")
+                running.is_apart = suspect
+                self._started(running, timeout)
                 async with _limited(timeout):
                     packed = await process.run(task, running.context)
             except NotFound as error:
@@ -197,6 +212,10 @@ class Runner:
         task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
         error = TimeoutError("it ran longer than its timeout, and its thread did not stop")
         self.overrun(context.id, judge(context.lease, error, policy_of(task, envelope)))
+
+
+async def _always(_running: Running) -> bool:
+    return True
 
 
 def _result(value: Any) -> Outcome:

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import socket
+import time
 from collections import deque
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
@@ -23,7 +24,7 @@ from penstock.engine.reach import Reach
 from penstock.errors import BadOption, PenstockError, StaleLease
 from penstock.program import Program
 from penstock.steer import Steer
-from penstock.worker.fetch import LOOK, Numbers
+from penstock.worker.fetch import LOOK, RECHECK, Numbers
 from penstock.worker.keep import OwnKeeper
 from penstock.worker.leases import Hand, LeaseCheck
 from penstock.worker.lines import Lines, captured
@@ -152,12 +153,16 @@ class QueueStream:
         """The next job; it waits until there is one."""
         if self._mail is None:
             raise PenstockError("enter the stream first: async with queue.stream(limit=10) as leases: …")
-        while not self._taken:
-            if not self._open:
-                raise StopAsyncIteration
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._taken.popleft()
+        while True:
+            if not self._taken:
+                if not self._open:
+                    raise StopAsyncIteration
+                self._arrived.clear()
+                await self._arrived.wait()
+            elif time.monotonic() < self._keeper.valid_until:
+                return self._taken.popleft()
+            else:
+                await asyncio.sleep(RECHECK)  # the job may be another's by now: the next renewal tells
 
     def settle(self, lease: QueueLease, settled: Settled) -> "asyncio.Task[str]":
         """Settle it, whatever becomes of its handler, and then make room for another; the task has the answer."""
@@ -214,9 +219,10 @@ class QueueStream:
         """An incarnation under a name that was never used."""
         name = f"stream-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
         info = about(self._program) | {"slots": self._limit, "tasks": []}
+        valid_until = time.monotonic() + self._life / 1000
         await self._engine.register(name, self._life, json.dumps(info), [self._queue])
         self._name, self._numbers = name, Numbers()
-        self._keeper.begin(name, info, [self._queue])
+        self._keeper.begin(name, info, [self._queue], valid_until)
         if self._mail is not None:
             self._mail.cancel()
         channels = [self._engine.keys.mailbox(self._name), *self._keeper.channels()]

@@ -201,9 +201,12 @@ class Supervisor:
             children = {child.worker: child for child in self.children if child.worker}
             try:
                 if children:
+                    asked = time.monotonic()
                     renewed = await engine.renew(self._plan.life, list(children))
                     for name, word in zip(children, renewed.words, strict=True):
-                        if word == "unknown" and children[name].up:
+                        if word != "unknown":
+                            children[name].renewed(name, asked + self._plan.life / 1000)
+                        elif children[name].up:
                             children[name].say("lost", name)
                     for name, job_id in renewed.cancelling:
                         children[name].say("cancel", job_id)
@@ -213,8 +216,7 @@ class Supervisor:
                 await eviction.look()
             except PenstockError as error:
                 self.reach.lost("renew", error)
-                await self.reach.pause("renew", min(wait, 2.0))
-                wait = 0.0
+                wait = min(wait / 3, 1.0)  # its own: while others wait for the server the leases run out
             await asyncio.sleep(wait)
 
     async def _burst(self, hub: Hub, queues: list[str], signals: Signals) -> None:

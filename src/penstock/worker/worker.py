@@ -10,6 +10,7 @@ import random
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
@@ -128,7 +129,8 @@ class Worker:
         runner.sink = self._lines = Lines(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
         order = self._queues.order
-        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self.reborn, self._reach)
+        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self.reborn, self._reach, self._keep)
+        runner.is_held = self._fetcher.is_held
         self._mail: asyncio.Task[None] | None = None
         self._fetcher.left = self.quota
         await self._begin_patiently()
@@ -180,12 +182,13 @@ class Worker:
         """
         name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
         info = about(self._program) | {"slots": self._concurrency}
+        valid_until = time.monotonic() + self._life / 1000
         await self._engine.register(name, self._life, json.dumps(info), self._queues.names)
         await self._declare(name)
         self._reach.back("start")
         self.name = name
         self._lost.clear()
-        self._keep.begin(name, info, self._queues.names)
+        self._keep.begin(name, info, self._queues.names, valid_until)
         self._fetcher.begin(name)
         self._listen(name)
 
