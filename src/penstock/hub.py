@@ -14,8 +14,9 @@ from penstock.engine.answers import Watched
 from penstock.engine.engine import Engine
 from penstock.engine.keys import EVERYBODY
 from penstock.engine.mailbox import ANSWER, QUIET
+from penstock.engine.trouble import lasting
 from penstock.engine.views import Views
-from penstock.errors import PenstockError, may_pass
+from penstock.errors import PenstockError
 from penstock.job import FINISHED
 from penstock.producer import Producer
 from penstock.server.connect import Endpoint
@@ -80,8 +81,8 @@ class Hub:
             try:
                 return self._listen(name, job_id, until)
             except (RedisError, OSError, PenstockError) as error:
-                if not may_pass(error):
-                    raise
+                if (hopeless := lasting(error, self.endpoint)) is not None:
+                    raise hopeless from None
                 self.endpoint.forget_sync()
                 if until is not None and time.monotonic() > until:
                     raise TimeoutError(f"job {job_id} has not ended within {timeout} s") from None

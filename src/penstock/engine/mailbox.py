@@ -8,12 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from redis import exceptions as redis_errors
-
 from penstock.engine.link import Link
 from penstock.engine.reach import Reach
 from penstock.engine.trip import packed
-from penstock.errors import CannotConnect, PenstockError, may_pass
+from penstock.engine.trouble import lasting
+from penstock.errors import PenstockError
 from penstock.server.pipes import Wire
 
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
@@ -53,19 +52,14 @@ class Mailbox:
             try:
                 await self._listen()
             except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
-                if self._failed is not None and (lasting := self._lasting(error)) is not None:
-                    self._failed(lasting)
+                if self._failed is not None and (hopeless := lasting(error, self._link.endpoint)) is not None:
+                    self._failed(hopeless)
                 if not self.open.is_set():
                     self._reach.lost("mailbox", error)
                 pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
                 self.open.clear()
                 await self._link.endpoint.forget()
                 await self._reach.pause("mailbox", pause)
-
-    def _lasting(self, error: Exception) -> PenstockError | None:
-        if isinstance(error, redis_errors.NoPermissionError):
-            return CannotConnect(f"{self._link.endpoint} refuses: {error}; check the user's permissions")
-        return error if isinstance(error, PenstockError) and not may_pass(error) else None
 
     async def _listen(self) -> None:
         client: Any = await self._link.endpoint.client()

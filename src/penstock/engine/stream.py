@@ -9,6 +9,8 @@ from redis.exceptions import RedisError
 
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.link import Link
+from penstock.engine.scripts import SCHEMA
+from penstock.engine.trouble import lasting, mismatch
 
 BEGINNING: Final = "0-0"  #: before the first entry
 _PAGE: Final = 100
@@ -76,20 +78,31 @@ class EventStream:
 
     async def after(self, place: str) -> EntryPage:
         """A page of entries after a place. The one there is read along with them, so that its trimming is noticed."""
-        found = await self._link.ask(lambda client: client.xrange(self._key, min=place, count=_PAGE + 1))
+        layout, found = await self._link.ask(lambda client: self._page(client, place).execute())
+        if layout is not None and layout.decode() != SCHEMA:
+            raise mismatch(layout.decode())
         entries = [_entry(entry_id.decode(), fields[b"e"]) for entry_id, fields in found]
         if entries and entries[0].id == place:
             return EntryPage(entries[0], entries[1:])
         return EntryPage(None, entries)
 
+    def _page(self, client: Any, place: str) -> Any:
+        """No script reads the stream, so the layout is asked for along with it."""
+        pipe = client.pipeline(transaction=False)
+        pipe.hget(self._link.keys("meta"), "schema")
+        pipe.xrange(self._key, min=place, count=_PAGE + 1)
+        return pipe
+
     async def wait(self, place: str) -> None:
-        """Until there is something after this place, or for a while; an error is waited out, too."""
+        """Until there is something after this place, or for a while; an error that may pass is waited out, too."""
         try:
             async with asyncio.timeout(_BLOCK + _ANSWER):
                 client: Any = await self._link.endpoint.client()
                 await client.xread({self._key: place}, count=1, block=round(_BLOCK * 1000))
             self._pause = 0.05
-        except (RedisError, OSError, TimeoutError):
+        except (RedisError, OSError, TimeoutError) as error:
+            if (hopeless := lasting(error, self._link.endpoint)) is not None:
+                raise hopeless from None
             await self._link.endpoint.forget()
             await self.rest()
 

@@ -8,7 +8,7 @@ from typing import Final
 from redis import exceptions as redis_errors
 
 from penstock.engine.scripts import SCHEMA
-from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable
+from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable, may_pass
 from penstock.server.connect import Endpoint
 
 SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
@@ -69,9 +69,9 @@ class Trouble:
         if word == "OOM":
             raise QueueFull(f"{self._where} has no memory left (maxmemory): nothing was stored") from error
         if word == "PENSTOCKSCHEMA":
-            raise SchemaMismatch(_mismatch(error)) from error
+            raise mismatch(str(error).partition(" ")[2]) from error
         if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
-            raise CannotConnect(f"{self._where} refuses: {error}; check user, password and permissions") from error
+            raise _refused(self._where, error) from error
         self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
         if not self.lost and word not in _PASSING:
             raise PenstockError(f"a script failed on {self._where}: {error}") from error
@@ -92,13 +92,28 @@ class Trouble:
         )
 
 
+def lasting(error: Exception, where: Endpoint) -> PenstockError | None:
+    """The error of ours to raise, if it is one that waiting does not heal.
+
+    A wrong password is not among them: who looks for the server again is told of it there.
+    """
+    if isinstance(error, redis_errors.NoPermissionError):
+        return _refused(where, error)
+    return error if isinstance(error, PenstockError) and not may_pass(error) else None
+
+
+def _refused(where: Endpoint, error: Exception) -> CannotConnect:
+    return CannotConnect(f"{where} refuses: {error}; check user, password and permissions")
+
+
 def is_passing(error: Exception) -> bool:
     """Says nothing about whether this server takes libraries."""
     return "already exists" in str(error) or _word(error) in _PASSING | _ELSEWHERE | {"OOM"}
 
 
 def _word(error: Exception) -> str:
-    return _CODES.get(type(error)) or str(error).partition(" ")[0]
+    text = str(error).rpartition("of pipeline caused error: ")[2]  # redis-py puts the command in front
+    return _CODES.get(type(error)) or text.partition(" ")[0]
 
 
 def is_unknown(answer: object) -> bool:
@@ -112,9 +127,8 @@ def forbids_functions(answer: object) -> bool:
     return isinstance(answer, redis_errors.ResponseError) and bool(_NO_FUNCTIONS.search(str(answer)))
 
 
-def _mismatch(error: Exception) -> str:
-    found = str(error).partition(" ")[2]
-    return (
+def mismatch(found: str) -> SchemaMismatch:
+    return SchemaMismatch(
         f"the data here has layout {found}, this Penstock knows {SCHEMA}: "
         "upgrade whichever is older, or use another namespace"
     )
