@@ -13,8 +13,10 @@ from penstock import Bury, JobContext, Penstock, Retry, Snooze, current_job
 from penstock.engine.audit import audit
 from tests.api.conftest import app, unhandled, url
 from tests.api.looks import eventually, in_state
+from tests.worker.conftest import crew
+from tests.worker.harness import Crew
 
-__all__ = ["app", "unhandled", "url"]
+__all__ = ["app", "crew", "unhandled", "url"]
 
 SURROGATE = "undecodable \udc80 name"
 HUGE = "x" * 3_000_000
@@ -225,6 +227,73 @@ async def test_lines_beside_a_hostile_one_are_kept_and_the_worker_retires(app: P
         assert (texts[0], texts[-1]) == ("before", "after"), call
         assert all(text.encode() for text in texts)
     logging.addLevelName(35, "Level 35")
+
+
+IN_PROCESSES = """
+
+import logging
+from typing import Any
+
+
+class Silent:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+ODD = "undecodable \\udc80 name"
+EXTRAS: dict[str, dict[str, Any]] = {
+    "odd": {"job": ODD, "task": ODD, "attempt": ODD},
+    "huge": {"job": "x" * 1_000_000, "task": 10**40, "attempt": float("nan")},
+    "objects": {"job": b"\\x80", "task": [ODD], "attempt": {ODD: ODD}},
+    "silent": {"job": Silent(), "task": Silent(), "attempt": Silent()},
+}
+
+
+def say(way: str) -> str:
+    log, text = logging.getLogger("shop"), f"said by {way}."
+    match way.split():
+        case ["message"]:
+            log.warning(f"{text} {ODD}")
+        case ["argument"]:
+            log.warning("%s %s", text, ODD)
+        case ["logger"]:
+            logging.getLogger(ODD).warning(text)
+        case ["level"]:
+            logging.addLevelName(35, ODD)
+            log.log(35, text)
+        case ["exception"]:
+            log.warning(text, exc_info=ValueError(ODD))
+        case ["extra", which]:
+            log.warning(text, extra=EXTRAS[which])
+    return "went on"
+
+
+said_in_thread = app.task(name="say-thread", retries=0)(say)
+said_in_process = app.task(name="say-process", retries=0, executor="process")(say)
+"""
+RECORDS = ("message", "argument", "logger", "level", "exception", "extra odd", "extra huge", "extra objects")
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("form", ["table", "json"])
+async def test_whatever_a_job_logs_in_a_real_worker_it_goes_on_and_is_heard(
+    crew: Crew, executor: str, form: str
+) -> None:
+    file = crew.folder / "tasks.py"
+    file.write_text(file.read_text() + IN_PROCESSES)
+
+    @crew.app.task(name=f"say-{executor}")
+    def say(way: str) -> str:
+        raise NotImplementedError
+
+    await crew.started("-c", "4", "-o", form)
+    jobs = await crew.app.enqueue_many(say.call(way) for way in (*RECORDS, "extra silent"))
+    assert [await job.result(timeout=60) for job in jobs] == ["went on"] * len(jobs)
+    await eventually(lambda: all(f"said by {way}." in crew.said() for way in RECORDS), within=20)
+    for job in jobs:
+        assert all(line.text.encode() for line in await job.log())
+    assert (await crew.header(jobs[0])).crashes == 0
+    assert await crew.end(crew.workers[0]) == 0
 
 
 RESULTS: dict[str, Any] = {**TEXTS, "key": {SURROGATE: 1}, "error": Nameless(), "class": Odd, "deep": []}

@@ -35,6 +35,8 @@ log = logging.getLogger("penstock.worker")
 
 _LENGTH: Final = struct.Struct("<I")
 _LONGEST_LINE: Final = 100_000  #: characters of a log line that is passed on
+_LONGEST_NAME: Final = 1_000  #: and of each name that is passed on with it
+_RECORD: Final = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
 _pack = msgspec.msgpack.Encoder(enc_hook=str).encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -89,8 +91,11 @@ class Parent:
         self._lock = threading.RLock()  # what is said may log, or be interrupted by a signal handler that does
 
     def say(self, word: str, *values: Any) -> None:
+        self.send(_frame([word, *values]))
+
+    def send(self, frame: bytes) -> None:
         with self._lock:
-            self._socket.sendall(_frame([word, *values]))
+            self._socket.sendall(frame)
 
     def order(self) -> Order:
         return msgspec.convert(self._read(), Order)
@@ -137,16 +142,21 @@ class Teller(logging.Handler):
         self.parent: Parent | None = None  #: none while modules are imported: the worker has written what that logs
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
-        told = {name: getattr(record, name) for name in fields if hasattr(record, name)}
         if self.parent is None:
             return
         try:
-            text = storable(self.format(record), _LONGEST_LINE)
+            told = {name: _plain(found) for name in _RECORD if (found := getattr(record, name, None)) is not None}
+            frame = _frame(["log", told | {"msg": storable(self.format(record), _LONGEST_LINE)}])
         except Exception:  # noqa: BLE001  (as any handler does with a record that cannot be formatted)
             self.handleError(record)
         else:
-            self.parent.say("log", told | {"msg": text})
+            self.parent.send(frame)
+
+
+def _plain(value: Any) -> int | float | str:
+    """What a job put into a record, as something that can be sent."""
+    is_number = type(value) is float or (type(value) is int and abs(value) < 2**63)
+    return value if is_number else storable(str(value), _LONGEST_NAME)
 
 
 def find(home: Home) -> Task[..., Any, Any]:
