@@ -221,3 +221,18 @@ async def test_what_a_lane_counts_is_held_against_its_entries_at_one_moment(engi
 async def test_nothing_stored_is_healthy(engine: Engine) -> None:
     assert (await examine(engine)).healthy
     assert await Views(engine).counts() == {}
+
+
+async def test_unusually_many_names_of_queues_are_advice(engine: Engine) -> None:
+    await enqueue(engine, *(new_job(queue=f"tenant-{n}") for n in range(50)))
+    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    names = {f"tenant-{n}": "" for n in range(10_000)}
+    await (await raw(engine)).hset(engine.keys("queues"), mapping=names)
+    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    await enqueue(engine, new_job(queue="one-more"))
+    made = await examine(engine)
+    (finding,) = [one for one in made.findings if one.rule == "queues"]
+    assert finding.text.startswith("10,001 names of queues are known")
+    assert "keep results for less long, or use fewer queues" in finding.todo
+    assert (finding.level, finding.fixable) == ("advice", False)
+    assert made.healthy
