@@ -52,10 +52,11 @@ class Mailbox:
             try:
                 await self._listen()
             except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
-                if self._failed is not None and (hopeless := lasting(error, self._link.endpoint)) is not None:
+                hopeless = lasting(error, self._link.endpoint)
+                if self._failed is not None and hopeless is not None:
                     self._failed(hopeless)
                 if not self.open.is_set():
-                    self._reach.lost("mailbox", error)
+                    self._reach.lost("mailbox", hopeless or error)
                 pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
                 self.open.clear()
                 await self._link.endpoint.forget()

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import CannotConnect, PenstockError, Unavailable
 
 log = logging.getLogger("penstock")
 
@@ -37,11 +37,14 @@ class Reach:
         if kind not in self._lost.values():
             log.warning("the server cannot be used (%s); trying again until it can", error)
         self._lost[loop] = kind
-        if isinstance(error, PenstockError) and not isinstance(error, Unavailable):
+        if isinstance(error, PenstockError) and (
+            isinstance(error, CannotConnect) or not isinstance(error, Unavailable)
+        ):
             self._away.pop(loop, None)
+            self._found.set()  # there is one: nobody waits for this loop any more
         else:
             self._away[loop] = None
-        self._found.clear()
+            self._found.clear()
 
     async def pause(self, loop: str, seconds: float) -> None:
         """Before a loop tries again: the one that lost the server first tries for all, the others wait until it could.

@@ -227,7 +227,13 @@ class QueueStream:
             self._mail.cancel()
         channels = [self._engine.keys.mailbox(self._name), *self._keeper.channels()]
         mailbox = Mailbox(
-            self._engine.link, channels, letter=self._letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
+            self._engine.link,
+            channels,
+            letter=self._letter,
+            opened=self._look,
+            failed=self._unheard,
+            reach=self._reach,
+            quiet=QUIET_WORKER,
         )
         self._mail = asyncio.create_task(mailbox.run())
 
@@ -323,6 +329,11 @@ class QueueStream:
             self._wake.set()
         elif text.startswith(b"cancel "):
             self._cancel(text.decode().removeprefix("cancel "))
+
+    def _unheard(self, _: PenstockError) -> None:
+        """It may not listen: with each try to, it looks by itself for what it would be told."""
+        self._wake.set()
+        self._keeper.rearm()
 
     async def _look(self) -> None:
         self._wake.set()

@@ -170,13 +170,20 @@ class Supervisor:
         async def opened() -> None:
             timer.rearm()
 
-        channels, reach = timer.channels(), self.reach
-        mailbox = Mailbox(engine.link, channels, letter=timer.letter, opened=opened, reach=reach, quiet=QUIET_WORKER)
+        mailbox = Mailbox(
+            engine.link,
+            timer.channels(),
+            letter=timer.letter,
+            opened=opened,
+            failed=lambda _: timer.rearm(),  # it may not listen: with each try to, the timer looks by itself
+            reach=self.reach,
+            quiet=QUIET_WORKER,
+        )
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
             partial(self._renew, engine, timer, eviction),
             timer.run,
             mailbox.run,
-            Watch(engine, self.children, self._plan.limits, self._plan.life, reach).run,
+            Watch(engine, self.children, self._plan.limits, self._plan.life, self.reach).run,
         ]
         if self._plan.burst:
             queues = Queues(hello["queues"].split(",")).names

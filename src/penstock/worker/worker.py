@@ -203,9 +203,20 @@ class Worker:
 
         channels = [self._engine.keys.mailbox(name), *self._keep.channels()]
         mailbox = Mailbox(
-            self._engine.link, channels, letter=letter, opened=self._look, reach=self._reach, quiet=QUIET_WORKER
+            self._engine.link,
+            channels,
+            letter=letter,
+            opened=self._look,
+            failed=self._unheard,
+            reach=self._reach,
+            quiet=QUIET_WORKER,
         )
         self._mail = asyncio.create_task(mailbox.run())
+
+    def _unheard(self, _: PenstockError) -> None:
+        """It may not listen: with each try to, it looks by itself for what it would be told."""
+        self._fetcher.look()
+        self._keep.rearm()
 
     async def _declare(self, worker: str) -> None:
         """Make the schedules of the code known: what is the same stays, however many workers say it."""
