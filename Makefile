@@ -34,7 +34,7 @@ test: $(READY) ## the tests, on real servers that they start themselves
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600
 
-SEEDS   ?= 1 2 3
+SEEDS   ?= 1 2 3 4 5
 SECONDS ?= 120
 chaos: $(READY) ## break everything for minutes and check what jobs did: SEEDS="1 2 3" SECONDS=120 make chaos
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(SEEDS:%=--seed %)

@@ -69,6 +69,7 @@ class History:
     batches: dict[str, Line] = field(default_factory=dict)
     sealed: set[str] = field(default_factory=set)
     rescheduled: set[str] = field(default_factory=set)
+    discarded: set[str] = field(default_factory=set)  #: as far as they had ended by then
     losses: dict[str, list[Span]] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)  #: pid → µs, of processes that live no more
 
@@ -170,6 +171,8 @@ def _noted(made: History, line: Line) -> None:
             made.sealed.add(line["id"])
         case "rescheduled":
             made.rescheduled.add(line["id"])
+        case "discarded":
+            made.discarded.add(line["id"])
 
 
 def _ended(begun: list[Attempt], line: Line) -> None:

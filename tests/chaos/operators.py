@@ -1,11 +1,17 @@
-"""People who steer while all of it runs: every verb, at moments drawn from the seed; at the end all is as it was."""
+"""People who steer while all of it runs: verbs and moments are drawn from the seed; at the end all is as it was.
+
+What is drawn: pause and resume queues, lanes, locks and tasks; set limits; reschedule, run now, cancel, retry, move,
+purge and discard one job or many; set, cancel and retry batches; run, pause, set and remove schedules. What is not:
+edited arguments, abandoned batches, `doctor --fix`.
+"""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
 from penstock import Penstock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ScheduleNotFound
 from tests.chaos import load
 from tests.chaos.ledger import Ledger
 
@@ -27,14 +33,20 @@ class Operators:
             "cap-size": self._cap_size,
             "tune": self._tune,
             "reschedule": self._reschedule,
+            "run-now": self._run_now,
             "cancel": self._cancel,
+            "cancel-many": lambda: app.jobs(queue="bulk", older_than="2s").cancel(),
             "transfer": lambda: app.jobs(queue="bulk").move("default"),
             "purge": lambda: app.queue("purged").purge(),
+            "retry": self._retry,
             "retry-dead": self._retry_dead,
+            "retry-many": lambda: app.jobs(task="quick", state="dead").retry(),
+            "discard": self._discard,
             "set-batch": self._set_batch,
             "cancel-batch": self._cancel_batch,
             "retry-batch": self._retry_batch,
             "cron": self._cron,
+            "set-cron": self._set_cron,
         }
 
     async def run(self, seconds: float) -> None:
@@ -61,6 +73,7 @@ class Operators:
         await self._until_done("rest", lambda: app.queue("bulk").reset())
         await self._until_done("rest", lambda: app.queue("capped").set(limit=load.CAP))
         await self._until_done("rest", lambda: app.schedule("ticks").pause())
+        await self._until_done("rest", self._remove_cron)
 
     async def _try(self, name: str, verb: Verb) -> None:
         try:
@@ -119,6 +132,24 @@ class Operators:
             self._ledger.note("rescheduled", id=job)
             await (await self._app.get_job(job)).reschedule(delay=self._rng.choice(["0ms", "500ms"]))
 
+    async def _run_now(self) -> None:
+        if self._load.recent:
+            job = self._rng.choice(self._load.recent)
+            self._ledger.note("rescheduled", id=job)
+            await (await self._app.get_job(job)).run_now()
+
+    async def _retry(self) -> None:
+        """The first that is dead; one that was cancelled is to stay so."""
+        for job in await self._app.queue(self._rng.choice(["default", "bulk"])).dead(limit=1):
+            await (await self._app.get_job(job.id)).retry()
+
+    async def _discard(self) -> list[str]:
+        if not self._load.recent:
+            return []
+        job = self._rng.choice(self._load.recent)
+        self._ledger.note("discarded", id=job)
+        return await self._app.hub.engine.discard([job])
+
     async def _cancel(self) -> None:
         if self._load.recent:
             job = self._rng.choice(self._load.recent)
@@ -151,3 +182,13 @@ class Operators:
             await schedule.run()
         else:
             await self._for_a_while(schedule.pause, schedule.resume)
+
+    async def _set_cron(self) -> None:
+        """One more schedule, for a while."""
+        call = self._app.tasks["quick"].call(0.01, 0, "raise")
+        schedule = self._app.schedule("extra")
+        await self._for_a_while(lambda: schedule.set(call, every=self._rng.choice(["300ms", "1s"])), self._remove_cron)
+
+    async def _remove_cron(self) -> None:
+        with contextlib.suppress(ScheduleNotFound):
+            await self._app.schedule("extra").remove()

@@ -78,7 +78,7 @@ def _check_job(
     acked = history.acked.get(name)
     since = history.sent[name]["at"]
     if record is None:
-        if acked and acked["created"] and kind != "failover":
+        if acked and acked["created"] and kind != "failover" and name not in history.discarded:
             yield Violation("lost", name, "it was acknowledged, and nothing is known of it", since, acked["at"])
         return
     header = record.header

@@ -16,7 +16,7 @@ def test_a_short_chaos_run_with_gentle_faults_has_no_violation() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2, 4])
+@pytest.mark.parametrize("seed", [1, 2, 4, 5])  # 4: a replica is promoted; 5: the clock steps
 def test_no_promise_is_broken_while_everything_around_it_breaks(seed: int) -> None:
     outcome = run_seed(seed, 120)
     assert outcome.violations == [], report(outcome)
