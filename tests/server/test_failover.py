@@ -6,18 +6,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Penstock, Unavailable
 from penstock.errors import UnsuitableServer
+from penstock.worker.fetch import LOOK
 from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.proxy import proxied
 from tests.servers import Cluster, Server, free_pair, running, wait_for
+from tests.worker import harness
+from tests.worker.harness import crew_at, tree
 
-AFTER_PROMOTION = 6.0  #: seconds within which everybody goes on; mostly it is one, but the machine may be busy
+AFTER_PROMOTION = 6.0  #: seconds within which whoever calls goes on; mostly it is one, but the machine may be busy
+IDLE_AFTER_PROMOTION = AFTER_PROMOTION + LOOK  #: who has nothing to do calls that often
 
 
 class Failover(Cluster):
@@ -140,6 +145,52 @@ async def test_callers_and_a_worker_leave_a_primary_that_hangs_for_its_replica(f
                 loop.cancel()
             results = await asyncio.gather(*loops, return_exceptions=True)
     assert [error for error in results if isinstance(error, Exception)] == []
+
+
+async def test_children_of_a_supervisor_and_a_stream_leave_a_primary_that_hangs_for_its_replica(
+    failover: Failover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "namespace", failover.namespace)
+    taken: dict[str, float] = {}
+    ran: dict[str, float] = {}
+
+    async def take() -> None:
+        async with app.queue("hand").stream(limit=2) as leases:
+            async for lease in leases:
+                async with lease:
+                    taken[lease.job.id] = time.monotonic()
+
+    async def run_one_more() -> None:
+        """A job for a child and one for the stream, sent until the server has them."""
+        names = f"child-{len(ran)}", f"hand-{len(ran)}"
+        while True:
+            with suppress(Unavailable):
+                job = await quick.using(id=names[0]).enqueue(1)
+                await quick.using(id=names[1], queue="hand").enqueue(1)
+                break
+        assert await job.result() == 1
+        ran[names[0]] = time.monotonic()
+        await eventually(lambda: names[1] in taken, within=30)
+
+    async with crew_at(tmp_path, failover.url) as crew:
+        app, quick = crew.app, crew.tasks.quick
+        supervisor = await crew.started("-p", "2", "-c", "4", "-q", "default", children=2, lease="3s")
+        taking = asyncio.ensure_future(take())
+        await run_one_more()
+        children = tree(supervisor.pid)
+        with hanging(failover.primary):
+            await asyncio.to_thread(wait_for, failover.promoted, timeout=30)
+            promoted = time.monotonic()
+            async with asyncio.timeout(30):
+                await run_one_more()
+            late = ran["child-1"] - promoted, taken["hand-1"] - promoted
+            print(f"after the promotion a child went on in {late[0]:.1f} s, a stream in {late[1]:.1f} s")
+            assert max(late) < IDLE_AFTER_PROMOTION
+            assert set(children) <= set(tree(supervisor.pid))
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            assert await crew.end(supervisor, within=30) == 0
+    assert "another takes its place" not in crew.said()
 
 
 @pytest.mark.parametrize("deadline", [0.7, 1.5])

@@ -66,16 +66,18 @@ def test_no_thread_keeps_the_program_from_ending(own_server: Server) -> None:
     assert time.monotonic() - asyncio.run(program()) < 0.1 + 2 + BUSY
 
 
-async def test_a_supervisor_ends_in_time(tmp_path: Path, own_server: Server) -> None:
+@pytest.mark.parametrize("fate", [_killed, _stopped])
+async def test_a_supervisor_ends_in_time(tmp_path: Path, own_server: Server, fate: Callable[[Server], None]) -> None:
     async with crew_at(tmp_path, own_server.url) as crew:
         worker = await crew.started("-c", "4", "--grace", f"{GRACE:g}s")
         await crew.tasks.until.enqueue("told")
         await crew.tasks.until.enqueue("never")
         await crew.begun(2)
-        own_server.kill()
+        fate(own_server)
         crew.let_end("told")
         began = time.monotonic()
         assert await crew.end(worker, within=30) == 0
         assert time.monotonic() - began < GRACE + 2 + BUSY, crew.said()
+        own_server.kill()
         own_server.restart()
         await crew.app.hub.engine.init()
