@@ -28,8 +28,10 @@ end
 local function of_call(made, kind)
   local found = made[kind]
   if not found then
-    found = { n = 0, waited = 0, group = false, kept_until = digits(now + kind[KEEP]), unpack(kind, 1, FIELDS) }
-    found[CLAIM], found[STARTED] = made.claim, made.started
+    found = {
+      n = 0, waited = 0, group = false, kept_until = digits(now + kind[KEEP]), [QUEUE] = kind[QUEUE], [TASK] = kind[TASK],
+      [KEEP] = kind[KEEP], [BATCH] = kind[BATCH], [CLAIM] = made.claim, [STARTED] = made.started
+    }
     made[kind], alike[#alike + 1] = found, found
   end
   return found

@@ -36,31 +36,25 @@ local function common_of(rest)
   if priority ~= '' then common[PRIORITY] = priority + 0 end
   if keep ~= '' then common[KEEP] = keep + 0 end
   if retries ~= '' then common[RETRIES] = retries + 0 end
+  common.meta = { __index = common }
   commons[rest] = common
   return common
 end
 
 -- kind_of(label) → what jobs with this label have in common, by the places that it has in a header. n of them move in this call,
--- `waited` of these from or to `held`.
+-- `waited` of these from or to `held`. Where there are many queues each job has a label of its own, so it only has its queue itself,
+-- and the rest from what others with the same end have in common.
 local kinds = {}
 local function kind_of(label)
   local kind = kinds[label]
   if kind then return kind end
   local to = string.find(label, SEP, 1, true) or error('no label')
-  kind = {
-    mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, group = false,
-    unpack(common_of(string.sub(label, to + 1)), 1, FIELDS)
-  }
-  if to > 1 then kind[QUEUE] = string.sub(label, 1, to - 1) end
+  local common = common_of(string.sub(label, to + 1))
+  kind = { mark = IS_PLAIN .. string.char(#label) .. label, n = 0, waited = 0, group = false, common = common }
+  kind[QUEUE] = to > 1 and string.sub(label, 1, to - 1) or common[QUEUE]
+  setmetatable(kind, common.meta)
   kinds[label], kinds[#kinds + 1] = kind, kind
   return kind
-end
-
--- kind_at(raw, at, last) → the kind of the job whose label begins there; most have the same as the last one.
-local function kind_at(raw, at, last)
-  if last and string.sub(raw, at + 1, at + #last.mark) == last.mark then return last end
-  local _, label = cmsgpack.unpack_limit(raw, 1, at)
-  return kind_of(label)
 end
 
 -- text_at(raw, at) → the text that begins there, and where it ends; an error if it is none.
@@ -69,6 +63,12 @@ local function text_at(raw, at)
   if mark == 217 then return string.sub(raw, at + 3, at + 2 + length), at + 2 + length end
   local to, text = cmsgpack.unpack_limit(raw, 1, at)
   return text .. '', to
+end
+
+-- kind_at(raw, at, last) → the kind of the job whose label begins there; most have the same as the last one.
+local function kind_at(raw, at, last)
+  if last and string.sub(raw, at + 1, at + #last.mark) == last.mark then return last end
+  return kind_of((text_at(raw, at)))
 end
 
 -- laned_at(raw, at, last) → the same of one with a lane, then where that ends, and what the job says of it. Members of a batch
@@ -93,7 +93,8 @@ end
 
 -- header_of(kind, spec) → a header for one of them, which has this lane or none.
 local function header_of(kind, spec)
-  local h = { unpack(kind, 1, FIELDS) }
+  local h = { unpack(kind.common, 1, FIELDS) }
+  h[QUEUE] = kind[QUEUE]
   h[STATE], h[LANES], h[HOME] = '', { spec }, spec and 1 or 0
   return h
 end

@@ -3,7 +3,8 @@
 
 local deltas = {}        -- state → queue → change of its count; that of `ready` is not stored
 local sums = {}          -- verb → queue → jobs, measure → queue → milliseconds, or measure and range → queue → jobs
-local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
+local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }
+local group_rows = {}    -- what these say beside the queue → queue → group
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
 local ceased = {}        -- queue → how many no longer run, which matters where it has a limit
@@ -39,13 +40,24 @@ local function digits(n)
   return text
 end
 
+-- groups_saying(verb, task, attempt, text) → queue → the lines of this call's event that say so. Tasks are few and queues may be many.
+local last_row, row_verb, row_task, row_attempt, row_text
+local function groups_saying(verb, task, attempt, text)
+  if verb ~= row_verb or task ~= row_task or attempt ~= row_attempt or text ~= row_text then
+    local name = verb .. SEP .. task .. SEP .. digits(attempt) .. SEP .. text
+    last_row, row_verb, row_task, row_attempt, row_text = group_rows[name] or {}, verb, task, attempt, text
+    group_rows[name] = last_row
+  end
+  return last_row
+end
+
 -- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
 local function group_of(verb, queue, task, attempt, text)
-  local name = verb .. SEP .. queue .. SEP .. task .. SEP .. digits(attempt) .. SEP .. text
-  local one = groups[name]
+  local of_queues = groups_saying(verb, task, attempt, text)
+  local one = of_queues[queue]
   if not one then
     one = { verb, queue, task, attempt, text, {}, 0 }
-    groups[name], groups[#groups + 1] = one, one
+    of_queues[queue], groups[#groups + 1] = one, one
   end
   return one
 end
