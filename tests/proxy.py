@@ -23,7 +23,8 @@ class Proxy:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._doomed: tuple[str, int] | None = None
-        self._copies: int | None = None  #: of the reply that is next to a script
+        self._copies: int | None = None  #: of the next reply to the command `_copied`
+        self._copied = ""
         self._flows = {"requests": threading.Event(), "replies": threading.Event()}
         self.flow()
         self._sockets: set[socket.socket] = set()
@@ -41,9 +42,9 @@ class Proxy:
         with self._lock:
             self._doomed = (command, nth)
 
-    def pass_on(self, copies: int) -> None:
-        """Pass on the next reply to a script so many times: never, or twice."""
-        self._copies = copies
+    def pass_on(self, copies: int, command: str = "EVALSHA") -> None:
+        """Pass on the next reply to such a command so many times: never, or twice; functions count as scripts."""
+        self._copied, self._copies = command, copies
 
     @property
     def has_passed_on(self) -> bool:
@@ -109,9 +110,9 @@ class Proxy:
     def _replies(self, far: socket.socket, near: socket.socket, asked: deque[str]) -> None:
         for chunk, parts in _read(far):
             commands = [asked.popleft() for _ in parts if asked]
-            if self._copies is not None and "EVALSHA" in commands:
+            if self._copies is not None and self._copied in commands:
                 replies = _replies_in(chunk)
-                replies[commands.index("EVALSHA")] *= self._copies
+                replies[commands.index(self._copied)] *= self._copies
                 chunk, self._copies = b"".join(replies), None  # noqa: PLW2901
             lost = [self._is_lost(command) for command in commands]
             if any(lost):

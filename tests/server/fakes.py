@@ -52,10 +52,13 @@ def saying(**info: object) -> Answer:
 
 
 def answering(answers: dict[bytes, bytes]) -> Answer:
-    """Give the answer of the first word that a command has, and OK to each other command."""
-    return lambda words: b"".join(
-        next((answer for word, answer in answers.items() if word in command), b"+OK\r\n") for command in commands(words)
-    )
+    """Give the answer of the first word that a command has; a ping's is its text, that of any other command OK."""
+
+    def answer(command: bytes) -> bytes:
+        usual = command.partition(b"PING\r\n")[2] or b"+OK\r\n"
+        return next((answer for word, answer in answers.items() if word in command), usual)
+
+    return lambda words: b"".join(map(answer, commands(words)))
 
 
 def commands(words: bytes) -> list[bytes]:

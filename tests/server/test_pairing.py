@@ -67,3 +67,25 @@ async def test_calls_one_after_the_other_get_their_own_answers_when_a_reply_is(
                 assert await send(engine.register("w", 5000)) == "ok"
                 assert proxy.has_passed_on
             await (await raw(engine)).delete(*engine.all_keys())
+
+
+@pytest.mark.parametrize("copies", [0, 2], ids=["missing", "twice"])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_plain_reads_get_their_own_answers_when_a_reply_is(single: Server, copies: int, blocking: bool) -> None:
+    with proxied(single.port) as proxy:
+        async with Penstock(namespace(), url=proxy.url) as app:
+            engine, views = app.hub.engine, app.hub.views
+
+            async def echo(text: str) -> bytes:
+                command = ("EVAL", f"return '{text}'", 0)
+                if blocking:
+                    return bytes(await asyncio.to_thread(engine.link.ask_sync, lambda c: c.execute_command(*command)))
+                return bytes(await engine.link.ask(lambda c: c.execute_command(*command)))
+
+            for number in range(10):
+                proxy.pass_on(copies, "EVAL")
+                async with asyncio.timeout(8):
+                    assert await echo(f"first {number}") == f"first {number}".encode()
+                    assert await echo(f"second {number}") == f"second {number}".encode()
+                    assert await views.counts() == {}
+                assert proxy.has_passed_on

@@ -4,25 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
-from redis import exceptions as redis_errors
+
+from penstock.server.paired import post, unless_lost
 
 Argument = str | bytes | int
 
 
 async def trip(client: Any, commands: list[bytes]) -> list[Any]:
-    """Commands out, answers back, errors among them, on the connection that all trips of this client share.
-
-    Who is cancelled leaves it as it is: the answers still come, and nobody can take them for their own.
-    """
+    """Commands out, answers back, errors among them, on the connection that all trips of this client share."""
     if not commands:
         return []
-    pool = client.connection_pool
-    pipe = await pool.pipe()
-    if pipe.is_crowded:
-        await pipe.wait_for_turn()
-        pipe = await pool.pipe()  # it may have ended meanwhile, or be late
-    answers: list[Any] = await pipe.post(b"".join(commands), len(commands))
-    return _unless_lost(answers)
+    return await post(client.connection_pool, commands)
 
 
 def trip_sync(client: Any, commands: bytes, count: int, within: float, is_right: Callable[[], bool]) -> list[Any]:
@@ -35,14 +27,7 @@ def trip_sync(client: Any, commands: bytes, count: int, within: float, is_right:
         wire.close()
         raise
     pool.give_back(wire)
-    return _unless_lost(answers)
-
-
-def _unless_lost(answers: list[Any]) -> list[Any]:
-    for answer in answers:
-        if isinstance(answer, redis_errors.ConnectionError):  # such as: it is loading its data
-            raise answer
-    return answers
+    return unless_lost(answers)
 
 
 def packed(command: Sequence[Argument]) -> bytes:

@@ -127,7 +127,7 @@ def _asking(node: Node, end: float) -> Iterator[redis.Redis]:
     remaining = max(end - time.monotonic(), 0.1)
     if node.url.kind == "cluster":
         remaining = min(remaining, NODE_TIMEOUT)
-    client, _ = open_sync(node, remaining, min(CONNECT_TIMEOUT, remaining))
+    client, _ = open_sync(node, remaining, min(CONNECT_TIMEOUT, remaining), paired=False)
     try:
         yield client
     except redis.RedisError as error:

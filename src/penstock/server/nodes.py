@@ -16,6 +16,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from penstock.server.paired import PairedRedis, PairedSyncRedis
 from penstock.server.pipes import Pipe, SyncWire, Wire
 from penstock.server.urls import Address, Url, show
 
@@ -237,14 +238,17 @@ def open_async(node: Node) -> tuple[redis.asyncio.Redis, Pool]:
     # cancellation. Whoever sends sets a deadline around the whole call.
     settings = _settings(node, None) | {"retry": AsyncRetry(NoBackoff(), 0)}
     pool = Pool(connection_class=_kind(node, kinds), **settings)
-    return redis.asyncio.Redis(connection_pool=pool), pool
+    return PairedRedis(connection_pool=pool), pool
 
 
-def open_sync(node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> tuple[redis.Redis, SyncPool]:
+def open_sync(
+    node: Node, timeout: float, connect_timeout: float = CONNECT_TIMEOUT, *, paired: bool = True
+) -> tuple[redis.Redis, SyncPool]:
+    """`paired`: not needed by one who asks a question or two on a new connection."""
     kinds = (redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection)
     settings = _settings(node, timeout, connect_timeout) | {"retry": Retry(NoBackoff(), 0)}
     pool = SyncPool(connection_class=_kind(node, kinds), **settings)
-    return redis.Redis(connection_pool=pool), pool
+    return PairedSyncRedis(pool, timeout) if paired else redis.Redis(connection_pool=pool), pool
 
 
 def _kind(node: Node, kinds: tuple[Any, Any, Any]) -> Any:
