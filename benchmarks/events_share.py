@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.server import running
 from penstock.engine.engine import Engine, NewJob
 from penstock.engine.scripts import Script, Scripts
-from penstock.job import Header, new_id
-from penstock.server.connect import Endpoint
+from penstock.model.header import Header, new_id
+from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 
 ROUNDS = 9
@@ -27,7 +27,7 @@ _WRITING = (r"(if #entry > 0 then )?call\('XADD', events, 'MAXLEN'[^\n]*\n", r"e
 
 def without_events(engine: Engine) -> Engine:
     """The same engine with scripts that write no events."""
-    link: Any = engine.link
+    link: Any = engine.script_client
     link._scripts = Silent(test=False)  # noqa: SLF001  (nobody else may want this)
     return engine
 
@@ -52,7 +52,7 @@ def _silent(text: str) -> str:
 
 async def go_through(engine: Engine, page: int) -> float:
     """Microseconds of server time per job: enqueue, lease, complete."""
-    client: Any = await engine.link.endpoint.client()
+    client: Any = await engine.script_client.endpoint.client()
     worker = f"w-{secrets.token_hex(4)}"
     await engine.register(worker, 60_000)
     jobs = [NewJob(new_id(), Header(state="", task="shop.tasks:send"), b"x" * 100) for _ in range(JOBS * page // 100)]
@@ -81,7 +81,7 @@ async def measure(url: str, page: int) -> tuple[float, float]:
         for times, engine in zip(found, engines, strict=True):
             times.append(await go_through(engine, page))
     for engine in engines:
-        await engine.link.endpoint.aclose()
+        await engine.script_client.endpoint.aclose()
     return median(found[0][1:]), median(found[1][1:])
 
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 from benchmarks import processes
 from benchmarks.server import Server, running
 from penstock import Lane, Penstock
-from penstock.engine.audit import audit
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
 
 DEPTHS: Final = (1_000, 100_000, 5_000_000)
 LANES: Final = (1, 10, 100, 1_000)
@@ -100,7 +100,7 @@ class Ground:
         self._server, self._folder = server, folder
         self.app = Penstock("growth", url=server.url)
         self.nothing = self.app.task(name=nothing.name)(nothing.function)
-        self._views = Views(self.app.hub.engine)
+        self._views = Views(self.app.client.engine)
 
     async def row(self, what: str, number: int, calls: Callable[[], Iterable[Any]], scale: Scale, crew: int = 1) -> Row:
         """Hold the workers, fill the queue, let them go; the repeat that cost the least counts."""
@@ -134,7 +134,7 @@ class Ground:
         self._server.settle()
 
     async def check(self) -> None:
-        if findings := await audit(self.app.hub.engine):
+        if findings := await audit(self.app.client.engine):
             raise SystemExit(f"the audit found: {findings[:3]}")
 
     async def _until(self, true: Callable[[int, int], bool]) -> None:

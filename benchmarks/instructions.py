@@ -56,7 +56,7 @@ class Round:
 
     def __init__(self, url: str) -> None:
         self.app = Penstock("instructions", url=url)
-        self._engine = self.app.hub.engine
+        self._engine = self.app.client.engine
         self._worker = f"w-{secrets.token_hex(4)}"
         self._calls = 0
         self._running: deque[list[tuple[str, int, bytes]]] = deque()

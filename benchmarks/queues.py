@@ -28,10 +28,10 @@ async def lease_with(names: int) -> float:
     with counted() as server:
         run = Round(server.url)
         await run.register()
-        client: Any = await run.app.hub.engine.link.endpoint.client()
+        client: Any = await run.app.client.engine.script_client.endpoint.client()
         for start in range(0, names, 10_000):
             known = {f"tenant-{n}": "" for n in range(start, min(start + 10_000, names))}
-            await client.hset(run.app.hub.engine.keys("queues"), mapping=known)
+            await client.hset(run.app.client.engine.keys("queues"), mapping=known)
         step = max(names // JOBS, 1)
         await run.app.enqueue_many(run.nothing.using(queue=f"tenant-{n * step % names}").call(n) for n in range(JOBS))
         await run.leases(5, WANT)

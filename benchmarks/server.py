@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import redis
 
-from penstock.server.binary import environment, find_binary
+from penstock.server.embedded.binary import environment, find_binary
 
 SETTINGS: Final = (
     *("--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from benchmarks import server
 from penstock import Penstock
-from penstock.http.punctual import Punctual
+from penstock.http.header_timeout import HeaderTimeoutProtocol
 
 ROUNDS: Final = 5
 SECONDS: Final = 3
@@ -52,7 +52,7 @@ def _serve(which: str, port: int, url: str) -> None:
     if which == "bare":
         uvicorn.run(bare, port=port, log_level="warning", access_log=False)
     else:
-        uvicorn.run(_app(url).asgi(), port=port, log_level="warning", access_log=False, http=Punctual)
+        uvicorn.run(_app(url).asgi(), port=port, log_level="warning", access_log=False, http=HeaderTimeoutProtocol)
 
 
 def _start(which: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
@@ -102,7 +102,7 @@ async def _enqueue_many(url: str) -> float:
 
 async def _stored(url: str) -> int:
     async with _app(url) as app:
-        return sum((await app.hub.views.counts()).get("sums", {}).values())
+        return sum((await app.client.views.counts()).get("sums", {}).values())
 
 
 def _measure(folder: Path, url: str, bare: int, ours: int) -> None:

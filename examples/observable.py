@@ -20,7 +20,7 @@ from reactivex import operators as ops
 
 from penstock import Backoff, Event, Penstock
 from penstock.contrib import rx
-from penstock.worker.stream import QueueLease
+from penstock.worker.queue_stream import QueueLease
 
 SECOND = 0.1
 PAGES = {"/fine": 0, "/shaky": 2, "/broken": 99}  #: page → how often it fails

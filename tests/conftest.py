@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.server.connect import Endpoint
+from penstock.engine.repair.audit import audit
+from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 from tests.costs import TOO_LONG_US
 from tests.servers import Cluster, Server, running
@@ -81,9 +81,9 @@ async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
         yield made
         assert await audit(made) == []
     finally:
-        client = await made.link.endpoint.client()
+        client = await made.script_client.endpoint.client()
         await client.delete(*made.all_keys())
-        await made.link.endpoint.aclose()
+        await made.script_client.endpoint.aclose()
 
 
 @pytest.fixture
@@ -94,9 +94,9 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
         yield made
         assert await audit(made) == []
     finally:
-        client = await made.link.endpoint.client()
+        client = await made.script_client.endpoint.client()
         await client.delete(*made.all_keys())
-        await made.link.endpoint.aclose()
+        await made.script_client.endpoint.aclose()
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def watched_server() -> Iterator[Server]:
 async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
     made = open_engine(watched_server.url, namespace())
     yield made
-    await made.link.endpoint.aclose()
+    await made.script_client.endpoint.aclose()
 
 
 @pytest.fixture

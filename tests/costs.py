@@ -53,7 +53,7 @@ async def in_turns(*sides: tuple[Engine, Callable[[Meter], Awaitable[None]]]) ->
     runs: list[list[Costs]] = [[] for _ in sides]
     for _ in range(3):
         for (engine, measure), found in zip(sides, runs, strict=True):
-            meter = Meter(await engine.link.endpoint.client())
+            meter = Meter(await engine.script_client.endpoint.client())
             await measure(meter)
             found.append(meter.costs)
     return [{verb: min(run[verb] for run in found) for verb in found[0]} for found in runs]
@@ -64,7 +64,7 @@ async def slow_scripts(engine: Engine, stopwatch: Stopwatch) -> list[str]:
 
     What a script took on the wall is printed beside it: where others want the CPUs, too, a few calls take longer.
     """
-    client: Any = await engine.link.endpoint.client()
+    client: Any = await engine.script_client.endpoint.client()
     late, slow = [], []
     for entry in await client.slowlog_get(1000):
         words = entry["command"].decode(errors="replace").split()

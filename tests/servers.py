@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from penstock.server.binary import find_binary
+from penstock.server.embedded.binary import find_binary
 
 S = TypeVar("S", "Server", "Cluster")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.engine.engine import Engine
-from penstock.engine.link import Call
+from penstock.engine.transport.script_client import ScriptCall
 from tests.servers import Server
 
 STEP_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: in which stolen time is counted
@@ -71,8 +71,8 @@ class Stopwatch:
         self.reset()
         # Where the system does not tell what a thread did, nothing is kept: time on the wall is all there is.
         if Path(f"/proc/{server.process.pid}/schedstat").exists():
-            self._together = engine.link.together
-            engine.link.together = self._timed  # type: ignore[method-assign]
+            self._together = engine.script_client.together
+            engine.script_client.together = self._timed  # type: ignore[method-assign]
 
     def reset(self) -> None:
         """For a server that was started again."""
@@ -80,7 +80,7 @@ class Stopwatch:
         self.longest = 0  #: microseconds of a CPU in any lap
         self._seen = -1  #: the last entry of the slow log that was looked at
 
-    async def _timed(self, *calls: Call[Any], **how: Any) -> list[Any]:
+    async def _timed(self, *calls: ScriptCall[Any], **how: Any) -> list[Any]:
         async with self.lap():
             return await self._together(*calls, **how)
 
@@ -92,7 +92,7 @@ class Stopwatch:
         lap = start.until(_read(self._server.process.pid))
         self.longest = max(self.longest, lap.own)
         if lap.passed > self._slow_us:
-            client: Any = await self._engine.link.endpoint.client()
+            client: Any = await self._engine.script_client.endpoint.client()
             for entry in await client.slowlog_get(1000):
                 number = entry["id"]
                 if number > seen and entry["start_time"] >= second:

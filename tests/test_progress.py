@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
-from penstock.batch_state import BatchStatus
-from penstock.progress import Progress, bar, left, line
+from penstock.api.progress import Progress, bar, left, line
+from penstock.model.batch_state import BatchStatus
 
 HALF = BatchStatus(
     id="b1",

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import schedule
 from penstock.errors import BadOption
-from penstock.schedule import Every, Ticks, due_of, job_of, plan
+from penstock.model import schedule
+from penstock.model.schedule import Every, Ticks, due_of, job_of, plan
 from tests.engine.factories import new_spec
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham", "America/Santiago")

@@ -26,7 +26,7 @@ async def _burn(engine: Engine, stopwatch: Stopwatch, seconds: float) -> None:
         async with stopwatch.lap():
             await client.eval(BURN, 0, seconds)
 
-    await engine.link.ask(burn)
+    await engine.script_client.ask(burn)
 
 
 @contextlib.asynccontextmanager

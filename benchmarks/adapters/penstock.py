@@ -2,7 +2,7 @@
 
 from benchmarks.adapters.jobs import URL, crash_on_loop, start
 from penstock import BadOption, Penstock
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 
 LOCKS = 1_000
 
@@ -70,7 +70,7 @@ class Sender:
         await TASKS[job.kind].using(delay=seconds).enqueue(*job.arguments)
 
     async def audit(self):
-        return await audit(app.hub.engine)
+        return await audit(app.client.engine)
 
     async def close(self):
         await app.aclose()

@@ -4,12 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.api.batch import Batch
+    from penstock.api.context import JobContext, current_job
+    from penstock.api.events import Event
+    from penstock.api.job import Failure, Job, JobStatus
+    from penstock.api.schedule import Schedule, ScheduleStatus, Tick
+    from penstock.api.task import Call, Task
     from penstock.app import Penstock
-    from penstock.backoff import Backoff
-    from penstock.batch import Batch
-    from penstock.batch_state import BatchStatus
-    from penstock.context import JobContext, current_job
-    from penstock.cron import Schedule, ScheduleStatus, Tick
     from penstock.errors import (
         BadArguments,
         BadOption,
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
         UnknownTask,
         UnsuitableServer,
     )
-    from penstock.events import Event
-    from penstock.handle import Failure, Job, JobStatus
-    from penstock.lanes import Lane
-    from penstock.steer import Bury, Retry, Snooze
-    from penstock.task import Call, Task
+    from penstock.model.backoff import Backoff
+    from penstock.model.batch_state import BatchStatus
+    from penstock.model.control_flow import Bury, Retry, Snooze
+    from penstock.model.lanes import Lane
     from penstock.worker.worker import Worker
 
 __all__ = [
@@ -80,44 +80,44 @@ __all__ = [
 
 #: name → module: imported with the first use, so that `penstock --help` costs no event loop and no Redis client
 _HOMES = {
-    "Backoff": "penstock.backoff",
+    "Backoff": "penstock.model.backoff",
     "BadArguments": "penstock.errors",
     "BadOption": "penstock.errors",
-    "Batch": "penstock.batch",
+    "Batch": "penstock.api.batch",
     "BatchNotFound": "penstock.errors",
     "BatchSealed": "penstock.errors",
-    "BatchStatus": "penstock.batch_state",
-    "Bury": "penstock.steer",
-    "Call": "penstock.task",
+    "BatchStatus": "penstock.model.batch_state",
+    "Bury": "penstock.model.control_flow",
+    "Call": "penstock.api.task",
     "CannotConnect": "penstock.errors",
-    "Event": "penstock.events",
-    "Failure": "penstock.handle",
-    "Job": "penstock.handle",
+    "Event": "penstock.api.events",
+    "Failure": "penstock.api.job",
+    "Job": "penstock.api.job",
     "JobCancelled": "penstock.errors",
-    "JobContext": "penstock.context",
+    "JobContext": "penstock.api.context",
     "JobFailed": "penstock.errors",
     "JobNotFound": "penstock.errors",
-    "JobStatus": "penstock.handle",
-    "Lane": "penstock.lanes",
+    "JobStatus": "penstock.api.job",
+    "Lane": "penstock.model.lanes",
     "PayloadTooLarge": "penstock.errors",
     "Penstock": "penstock.app",
     "PenstockError": "penstock.errors",
     "QueueFull": "penstock.errors",
     "ResultExpired": "penstock.errors",
-    "Retry": "penstock.steer",
-    "Schedule": "penstock.cron",
+    "Retry": "penstock.model.control_flow",
+    "Schedule": "penstock.api.schedule",
     "ScheduleNotFound": "penstock.errors",
-    "ScheduleStatus": "penstock.cron",
+    "ScheduleStatus": "penstock.api.schedule",
     "SchemaMismatch": "penstock.errors",
-    "Snooze": "penstock.steer",
+    "Snooze": "penstock.model.control_flow",
     "StaleLease": "penstock.errors",
-    "Task": "penstock.task",
-    "Tick": "penstock.cron",
+    "Task": "penstock.api.task",
+    "Tick": "penstock.api.schedule",
     "Unavailable": "penstock.errors",
     "UnknownTask": "penstock.errors",
     "UnsuitableServer": "penstock.errors",
     "Worker": "penstock.worker.worker",
-    "current_job": "penstock.context",
+    "current_job": "penstock.api.context",
 }
 
 

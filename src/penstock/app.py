@@ -6,32 +6,33 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from penstock.batch import Batch
-from penstock.batch_options import OnError, check_call, check_on_error, new_batch
-from penstock.batch_state import BatchStatus
-from penstock.context import running_on_loop
-from penstock.control import LaneControl
-from penstock.cron import Schedule, ScheduleStatus, make_rule, make_spec, status_of
-from penstock.edit import retry_edited
-from penstock.engine.deaths import DeadGroup, Deaths
+from penstock.api.batch import Batch
+from penstock.api.batch_options import OnError, check_call, check_on_error, new_batch
+from penstock.api.context import running_on_loop
+from penstock.api.events import Events, Since
+from penstock.api.job import Job, any_job
+from penstock.api.lane import LaneControl
+from penstock.api.map import map_rows
+from penstock.api.program import Lifespan, Program
+from penstock.api.queue import QueueControl
+from penstock.api.retry_edit import retry_edited
+from penstock.api.schedule import Schedule, ScheduleStatus, make_rule, make_spec, status_of
+from penstock.api.selection import Selection, choose
+from penstock.api.task import Call, Task, name_of
+from penstock.client.client import Client
+from penstock.client.producer import all_checked, made_of, pages_sync
 from penstock.engine.engine import NewBatch, NewJob
 from penstock.engine.keys import Keys
+from penstock.engine.read.dead_groups import DeadGroup, DeadGroups
 from penstock.errors import BadOption, PenstockError, UnknownTask
-from penstock.events import Events, Since
-from penstock.handle import Job, any_job
-from penstock.hub import Hub
-from penstock.lanes import Lane, lane_name, lock_spec
-from penstock.mapping import map_rows
-from penstock.options import Options, TaskOptions, queue_name, task_name, unknown
-from penstock.producer import all_checked, made_of, pages_sync
-from penstock.program import Lifespan, Program
-from penstock.queue import QueueControl
-from penstock.schedule import CatchUp, Overlap, Rule, schedule_id
-from penstock.selection import Selection, choose
+from penstock.model.batch_state import BatchStatus
+from penstock.model.durations import Duration, milliseconds
+from penstock.model.lanes import Lane, lane_name, lock_spec
+from penstock.model.options import Options, TaskOptions, queue_name, task_name, unknown
+from penstock.model.schedule import CatchUp, Overlap, Rule, schedule_id
+from penstock.model.settings import Settings, load
 from penstock.server.urls import parse
-from penstock.settings import Settings, load
-from penstock.task import Call, Task, name_of
-from penstock.times import Duration, milliseconds
+from penstock.worker.queue_stream import QueueStream
 from penstock.worker.worker import GRACE, Worker
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ class Penstock:
                 "job_log": job_log,
             }
         )
-        self._hub: Hub | None = None
+        self._client: Client | None = None
         self.search: float | None = None  #: seconds that a server is looked for, if not until the deadline
-        self.program = Program(self.name, self.settings, lambda: self.hub, lifespan)
+        self.program = Program(self.name, self.settings, lambda: self.client, QueueStream, lifespan)
 
     def __repr__(self) -> str:
         return f"<Penstock {self.name}>"
@@ -166,12 +167,12 @@ class Penstock:
 
     def schedule(self, id: str) -> Schedule:  # noqa: A002  (the same)
         """A schedule by its id: make or change it at run time, pause, resume, run and remove it, ask how it stands."""
-        return Schedule(self.hub, id)
+        return Schedule(self.client, id)
 
     async def schedules(self) -> list[ScheduleStatus]:
         """All schedules, those of the code and those set at run time."""
-        now = await self.hub.views.now()
-        return sorted([status_of(one, now) async for one in self.hub.views.crons()], key=lambda one: one.id)
+        now = await self.client.views.now()
+        return sorted([status_of(one, now) async for one in self.client.views.crons()], key=lambda one: one.id)
 
     def middleware(self, function: F) -> F:
         """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""
@@ -198,7 +199,7 @@ class Penstock:
         _check_executor(full, function, options.executor)
         if full in self.tasks:
             raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
-        task: Task[..., Any, Any] = Task(function, full, options, lambda: self.hub, self.settings.payload_limit)
+        task: Task[..., Any, Any] = Task(function, full, options, lambda: self.client, self.settings.payload_limit)
         self._agree(full, options.lane)
         task.program = self.program
         self.tasks[full] = task
@@ -227,9 +228,9 @@ class Penstock:
             sent.append(call)
             return call.job
 
-        hub, jobs = self.hub, list[Job[R]]()
-        async for page in hub.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
-            jobs += [sent.popleft().task.placed(one, hub) for one in page]
+        client, jobs = self.client, list[Job[R]]()
+        async for page in client.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
+            jobs += [sent.popleft().task.placed(one, client) for one in page]
         return jobs
 
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
@@ -237,21 +238,21 @@ class Penstock:
         sent = deque(calls)
         for call in sent:
             check_call(call, self.tasks, "enqueue_many")
-        hub, jobs = self.hub, list[Job[R]]()
+        client, jobs = self.client, list[Job[R]]()
         for page in pages_sync([call.job for call in sent]):
-            placed = all_checked(hub.engine.enqueue(page).sync(), page)
-            jobs += [sent.popleft().task.placed(one, hub) for one in placed]
+            placed = all_checked(client.engine.enqueue(page).sync(), page)
+            jobs += [sent.popleft().task.placed(one, client) for one in placed]
         return jobs
 
     async def get_job(self, job_id: str) -> Job[Any]:
         """A handle on any job; JobNotFound if nothing is known of it."""
-        job = any_job(self.hub, job_id)
+        job = any_job(self.client, job_id)
         status = await job.status()
         task = self.tasks.get(status.task)
         return job if task is None else task.job(job_id)
 
     def get_job_sync(self, job_id: str) -> Job[Any]:
-        job = any_job(self.hub, job_id)
+        job = any_job(self.client, job_id)
         task = self.tasks.get(job.status_sync().task)
         return job if task is None else task.job(job_id)
 
@@ -287,7 +288,7 @@ class Penstock:
             keep=keep,
             id=id,
         )
-        return Batch(lambda: self.hub, self.tasks, new, on_error=check_on_error(on_error))
+        return Batch(lambda: self.client, self.tasks, new, on_error=check_on_error(on_error))
 
     async def get_batch(self, batch_id: str) -> Batch:
         """The same batch elsewhere; BatchNotFound if nothing is known of it."""
@@ -297,7 +298,7 @@ class Penstock:
         return self._batch(self._some_batch(batch_id).status_sync())
 
     def _some_batch(self, batch_id: str, name: str = "") -> Batch:
-        return Batch(lambda: self.hub, self.tasks, NewBatch(batch_id, name), is_open=True)
+        return Batch(lambda: self.client, self.tasks, NewBatch(batch_id, name), is_open=True)
 
     def _batch(self, status: BatchStatus) -> Batch:
         return self._some_batch(status.id, status.name)
@@ -364,23 +365,23 @@ class Penstock:
         if running_on_loop():
             raise PenstockError("map_sync() would block the event loop that may have to run the jobs: await map()")
         work = self.map(task, rows, limit=limit, priority=priority, progress=progress, on_error=on_error)
-        return self.hub.run(work)
+        return self.client.run(work)
 
     # Watching
 
     def events(self, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None) -> Events:
         """What happens, as it happens: an async iterator, from now on, or since an event's id or a time."""
-        return Events(self.hub.engine, queue=queue, since=since, kinds=kinds)
+        return Events(self.client.engine, queue=queue, since=since, kinds=kinds)
 
     # Steering
 
     def lane(self, name: str) -> LaneControl:
         """A lane on the live system: `set(limit=)`, `reset`, `pause`, `resume`, `status`."""
-        return LaneControl(lambda: self.hub, f"lane:{lane_name(name, 'lane')}")
+        return LaneControl(lambda: self.client, f"lane:{lane_name(name, 'lane')}")
 
     def lock(self, name: str) -> LaneControl:
         """The same for a lock."""
-        return LaneControl(lambda: self.hub, lock_spec(name))
+        return LaneControl(lambda: self.client, lock_spec(name))
 
     def queue(self, name: str) -> QueueControl:
         """A queue on the live system: look at it, steer it, or take from it by hand."""
@@ -392,17 +393,17 @@ class Penstock:
         `async for` gives all, `await` a list of the first hundred or `limit`; `count`, `retry`, `cancel`, `move` and
         `discard` take them all together.
         """
-        return Selection(lambda: self.hub, choose(**which), limit=limit)
+        return Selection(lambda: self.client, choose(**which), limit=limit)
 
     async def dead_groups(self, **which: Any) -> list[DeadGroup]:
         """Dead jobs by what they died of, the largest group first."""
         choice = choose(**which)
-        wanted = choice.filter(await self.hub.views.now(), "dead") if which else None
-        return await Deaths(self.hub.engine).groups(wanted)
+        wanted = choice.filter(await self.client.views.now(), "dead") if which else None
+        return await DeadGroups(self.client.engine).groups(wanted)
 
     async def retry_job(self, job_id: str, arguments: Mapping[str, Any] | Sequence[Any]) -> None:
         """Run a dead or cancelled job again with other arguments, by name or by position; they are checked here."""
-        await retry_edited(self.hub, self.tasks, job_id, arguments)
+        await retry_edited(self.client, self.tasks, job_id, arguments)
 
     # Workers
 
@@ -456,7 +457,7 @@ class Penstock:
         """
         try:
             from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
-            from penstock.http.table import make_service  # noqa: PLC0415
+            from penstock.http.route_table import make_service  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise PenstockError(f"app.asgi() needs {error.name}: pip install 'penstock[http]'") from error
 
@@ -465,23 +466,23 @@ class Penstock:
     # Life
 
     @property
-    def hub(self) -> Hub:
+    def client(self) -> Client:
         """The way to the server, made with the first use."""
-        if self._hub is None:
-            self._hub = Hub(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
-        return self._hub
+        if self._client is None:
+            self._client = Client(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
+        return self._client
 
     async def aclose(self) -> None:
         """Close this loop's connections; the next use opens them again."""
-        if self._hub is not None:
-            await self._hub.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     def close(self) -> None:
-        if self._hub is not None:
-            self._hub.close()
+        if self._client is not None:
+            self._client.close()
 
     async def __aenter__(self) -> "Self":
-        await self.hub.engine.link.connect()
+        await self.client.engine.script_client.connect()
         return self
 
     async def __aexit__(
@@ -490,7 +491,7 @@ class Penstock:
         await self.aclose()
 
     def __enter__(self) -> "Self":
-        self.hub.engine.link.connect_sync()
+        self.client.engine.script_client.connect_sync()
         return self
 
     def __exit__(

@@ -47,7 +47,7 @@ def penstock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def penstock_app() -> "Penstock":
     """The app that is tested; override it if it is not the one that the project names."""
     from penstock.app import Penstock  # noqa: PLC0415  (see above)
-    from penstock.settings import load  # noqa: PLC0415
+    from penstock.model.settings import load  # noqa: PLC0415
 
     module, _, attribute = (load({}).app or "").partition(":")
     if not module:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from tests.conftest import namespace
 from tests.engine.factories import raw
 
@@ -35,8 +35,8 @@ async def app(url: str, unhandled: list[dict[str, Any]]) -> AsyncIterator[Pensto
     made = Penstock(namespace(), url=url)
     try:
         yield made
-        assert await audit(made.hub.engine) == []
+        assert await audit(made.client.engine) == []
     finally:
-        engine = made.hub.engine
+        engine = made.client.engine
         await (await raw(engine)).delete(*engine.all_keys())
         await made.aclose()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, Penstock
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from tests.engine.factories import raw
 from tests.servers import Server
 
@@ -53,21 +53,21 @@ async def own_app(server: Server, name: str, **settings: Any) -> AsyncIterator[P
     app = Penstock(name, url=server.url, **settings)
     try:
         yield app
-        assert await audit(app.hub.engine) == []
+        assert await audit(app.client.engine) == []
     finally:
         await app.aclose()
 
 
 async def stats(app: Penstock, command: str) -> int:
     """How often the server has been given this command, scripts' own calls left out."""
-    client = await raw(app.hub.engine)
+    client = await raw(app.client.engine)
     found = (await client.info("commandstats")).get(f"cmdstat_{command}", {"calls": 0})
     return int(found["calls"])
 
 
 async def commands(app: Penstock) -> int:
     """How many commands clients have sent to the server, but for pings; this question is one of them."""
-    client = await raw(app.hub.engine)
+    client = await raw(app.client.engine)
     found = await client.info("commandstats")
     scripts = ("evalsha", "fcall", "eval", "function|load")
     sent = (*scripts, "ssubscribe", "sunsubscribe", "info", "client|setname", "client|setinfo")
@@ -76,12 +76,12 @@ async def commands(app: Penstock) -> int:
 
 async def kill_connections(app: Penstock) -> None:
     """Cut off everybody but this app's own connection that says so."""
-    client = await raw(app.hub.engine)
+    client = await raw(app.client.engine)
     for kind in ("normal", "pubsub"):
         await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
 
 async def connections(app: Penstock) -> int:
     """How many connections Penstock has to the server, all apps of all processes together."""
-    client = await raw(app.hub.engine)
+    client = await raw(app.client.engine)
     return sum(1 for one in await client.client_list() if one["name"] == "penstock")

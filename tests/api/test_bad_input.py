@@ -30,7 +30,7 @@ from penstock import (
     Snooze,
     UnknownTask,
 )
-from penstock.settings import load
+from penstock.model.settings import load
 from tests.api.looks import in_state, on_both
 from tests.engine.factories import header_of, raw, spoil
 
@@ -98,7 +98,7 @@ async def test_wrong_arguments_are_refused_where_they_are_written(
     blocking: Any = send.enqueue_sync
     with pytest.raises(BadArguments):
         blocking(*args, **kwargs)
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ async def test_a_payload_that_cannot_be_decoded_goes_to_the_dead_letter_as_it_is
         msgspec.msgpack.encode([{"x": 1}])[:-1],
     ]
     jobs = [await echo.using(id=f"with-a-header-{n}").enqueue(1) for n in range(len(garbage))]
-    client, keys = await raw(app.hub.engine), app.hub.engine.keys
+    client, keys = await raw(app.client.engine), app.client.engine.keys
     for job, payload in zip(jobs, garbage, strict=True):
         await client.hset(keys("payloads"), job.id, payload)
     good = await echo.enqueue(7)
@@ -502,7 +502,7 @@ async def test_a_payload_that_is_gone_buries_its_job(app: Penstock) -> None:
         return x
 
     job, good = await echo.using(id="with-a-header").enqueue(1), await echo.enqueue(2)
-    client, keys = await raw(app.hub.engine), app.hub.engine.keys
+    client, keys = await raw(app.client.engine), app.client.engine.keys
     await client.hdel(keys("payloads"), job.id)
     async with app.worker():
         assert await good.result(timeout=5) == 2
@@ -518,7 +518,7 @@ async def test_a_garbled_header_stops_nobody_else_and_its_payload_is_kept_in_the
     async def echo(x: int) -> int:
         return x
 
-    job, engine = await echo.using(id="with-a-header").enqueue(1), app.hub.engine
+    job, engine = await echo.using(id="with-a-header").enqueue(1), app.client.engine
     client, keys = await raw(engine), engine.keys
     payload = await client.hget(keys("payloads"), job.id)
     await spoil(engine, job.id)
@@ -537,7 +537,7 @@ async def test_a_result_that_was_garbled_hurts_only_who_reads_it(app: Penstock) 
 
     job, good = await echo.enqueue(1), await echo.enqueue(2)
     await app.run_until_idle()
-    client, keys = await raw(app.hub.engine), app.hub.engine.keys
+    client, keys = await raw(app.client.engine), app.client.engine.keys
     await client.hset(keys("results"), job.id, b"\xc1")
     found = await asyncio.gather(job.result(timeout=5), good.result(timeout=5), return_exceptions=True)
     assert isinstance(found[0], Exception)
@@ -552,7 +552,7 @@ async def test_an_error_that_was_garbled_is_shown_as_it_is(app: Penstock) -> Non
 
     job = await fail.enqueue()
     await app.run_until_idle()
-    client, keys = await raw(app.hub.engine), app.hub.engine.keys
+    client, keys = await raw(app.client.engine), app.client.engine.keys
     history = msgspec.msgpack.encode([[1, 5, 6, "worker", "bury", "not json"]])
     await client.hset(keys("attempts"), job.id, history)
     with pytest.raises(JobFailed, match="not json"):
@@ -566,7 +566,7 @@ async def test_an_unknown_task_in_a_record_is_put_off_and_charges_nothing(app: P
         return 1
 
     job, good = await here.using(id="with-a-header").enqueue(), await here.enqueue()
-    engine = app.hub.engine
+    engine = app.client.engine
     header = msgspec.structs.replace(await header_of(engine, job.id), task="not here")
     await (await raw(engine)).hset(engine.keys("jobs"), job.id, msgspec.msgpack.encode(header))
     async with app.worker():

@@ -122,11 +122,11 @@ async def test_map_leaves_nothing_behind_if_a_row_does_not_fit(app: Penstock, ta
     rows: list[Any] = [*range(PAGE + 50), "no number"]
     with pytest.raises(BadArguments):
         await app.map(tasks.double, rows)
-    found = [one async for one in app.hub.views.batches()]
+    found = [one async for one in app.client.views.batches()]
     assert [(one.state, one.pending, one.open) for one in found] == [("ended", 0, False)]
     with pytest.raises(BadArguments):
         await app.map(tasks.double, rows, on_error="keep")
-    assert sorted([one.open async for one in app.hub.views.batches()]) == [False, True]
+    assert sorted([one.open async for one in app.client.views.batches()]) == [False, True]
 
 
 async def test_map_shows_how_far_it_has_come(app: Penstock, tasks: Tasks, capsys: pytest.CaptureFixture[str]) -> None:

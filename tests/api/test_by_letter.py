@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.worker.fetch import AHEAD, Fetcher, Numbers
+from penstock.worker.fetch import AHEAD, CallNumbers, Fetcher
 from tests.api.looks import eventually, in_state, on_both
 from tests.engine.factories import raw
 
 
 async def is_at_rest(app: Penstock, workers: int = 1) -> bool:
     """Whether so many have nothing to do, and are heard."""
-    engine = app.hub.engine
+    engine = app.client.engine
     client: Any = await raw(engine)
     found = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
     names = [member[2:].decode() for member in found if member.startswith(b"!\x1f")]
@@ -110,7 +110,7 @@ async def test_every_job_runs_once_while_mailboxes_break(app: Penstock, size: in
         await asyncio.sleep(random.choice([0, 0, 0.002]))
 
     async def cut() -> None:
-        client = await raw(app.hub.engine)
+        client = await raw(app.client.engine)
         while True:
             await asyncio.sleep(random.uniform(0.01, 0.05))
             await client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
@@ -130,7 +130,7 @@ async def test_every_job_runs_once_while_mailboxes_break(app: Penstock, size: in
 
 
 def test_a_worker_does_not_go_too_far_ahead_of_a_call_that_is_not_answered() -> None:
-    numbers = Numbers()
+    numbers = CallNumbers()
     first = numbers.take()
     for _ in range(AHEAD - 1):
         assert not numbers.is_ahead
@@ -145,7 +145,7 @@ def test_a_worker_does_not_go_too_far_ahead_of_a_call_that_is_not_answered() -> 
 
 
 def test_numbers_of_calls_that_letters_answer() -> None:
-    numbers = Numbers()
+    numbers = CallNumbers()
     first, second = numbers.take(), numbers.take()
     assert (first, second) == (1, 2)
     assert numbers.answered(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, JobNotFound, Penstock, Task
-from penstock.job import Header
+from penstock.model.header import Header
 from tests.api.looks import connections, eventually
 from tests.engine.factories import new_job
 
@@ -67,11 +67,11 @@ async def _victim(app: Penstock, echo: "Task[[int], int, Any]", n: int, chance: 
             jobs = await app.enqueue_many([echo.using(id=f"victim-{n}").call(n), echo.call(n)])
             assert [await job.result() for job in jobs] == [n, n]
         case 2:
-            await app.hub.engine.enqueue([new_job(f"direct-{n}", queue="elsewhere")])
-            record = await app.hub.views.job(f"direct-{n}")
+            await app.client.engine.enqueue([new_job(f"direct-{n}", queue="elsewhere")])
+            record = await app.client.views.job(f"direct-{n}")
             assert record is not None
             assert isinstance(record.header, Header)
-            assert await app.hub.engine.cancel([f"direct-{n}"]) == ["cancelled"]
+            assert await app.client.engine.cancel([f"direct-{n}"]) == ["cancelled"]
         case 3:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(chance.uniform(0, 0.01)):

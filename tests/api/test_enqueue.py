@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from penstock import BadArguments, Call, Job, JobNotFound, Lane, Penstock, Unavailable
-from penstock.engine.audit import audit
 from penstock.engine.engine import ALIKE, PAGE
+from penstock.engine.repair.audit import audit
 from tests.api.looks import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -167,8 +167,8 @@ async def test_calls_that_are_not_alike_come_in_smaller_pages(app: Penstock) -> 
         await app.enqueue_many((other if number == 50 else echo).call(number) for number in numbers)
     await app.enqueue_many(other.call(number) if number >= PAGE else echo.call(number) for number in range(3 * PAGE))
     assert await stats(app, "fcall") - before == 1 + 2 + 2 + 2
-    assert (await app.hub.views.counts())["default"]["ready"] == 7 * PAGE + 1
-    assert await audit(app.hub.engine) == []
+    assert (await app.client.views.counts())["default"]["ready"] == 7 * PAGE + 1
+    assert await audit(app.client.engine) == []
 
 
 async def test_enqueue_many_bounds_a_page_in_bytes_too(app: Penstock) -> None:
@@ -201,7 +201,7 @@ async def test_calls_that_fail_half_way_raise_their_own_error_and_leave_whole_pa
 
     with pytest.raises(LookupError, match="no more rows"):
         await app.enqueue_many(broken_stream() if asynchronous else broken())
-    counts = await app.hub.views.counts()
+    counts = await app.client.views.counts()
     assert counts.get("default", {}).get("ready", 0) in {ALIKE, 2 * ALIKE}
 
 
@@ -213,7 +213,7 @@ async def test_a_call_with_bad_arguments_in_the_middle_is_refused_where_it_is_wr
     bad: Any = "three"
     with pytest.raises(BadArguments):
         await app.enqueue_many(echo.call(bad if number == 3 else number) for number in range(10))
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 async def test_one_batch_of_calls_may_mix_tasks_queues_and_options(app: Penstock) -> None:
@@ -607,7 +607,7 @@ async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Pen
     assert len({job.id for job in jobs}) == 5_000
     assert await stats(app, "fcall") - calls_before <= 5_000 / PAGE + 5
     assert await connections(app) - open_before <= 4
-    assert (await app.hub.views.counts())["default"]["ready"] == 5_001
+    assert (await app.client.views.counts())["default"]["ready"] == 5_001
 
 
 async def test_one_job_that_is_refused_does_not_spoil_its_tick(app: Penstock) -> None:
@@ -689,7 +689,7 @@ async def test_an_enqueue_goes_through_when_the_server_comes_back_in_time() -> N
             await asyncio.sleep(0)
             await asyncio.to_thread(server.restart)
             await asyncio.gather(blocking, *jobs)
-            assert (await app.hub.views.counts())["default"]["ready"] == 102
+            assert (await app.client.views.counts())["default"]["ready"] == 102
 
 
 def test_a_server_that_is_not_there_is_an_error_of_ours_that_says_where() -> None:
@@ -782,8 +782,8 @@ def test_one_app_serves_one_loop_after_another_and_loops_side_by_side(url: str) 
 
 
 async def _clean(app: Penstock) -> None:
-    client = await app.hub.endpoint.client()
-    await client.delete(*app.hub.engine.all_keys())
+    client = await app.client.endpoint.client()
+    await client.delete(*app.client.engine.all_keys())
     await app.aclose()
 
 
@@ -827,7 +827,7 @@ async def test_parent_and_child_of_a_fork_both_enqueue(app: Penstock) -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode() == "ok\n"
-    counts = await app.hub.views.counts()
+    counts = await app.client.views.counts()
     assert sum(counts["default"].values()) == 1 + 1 + 2 * 51
 
 

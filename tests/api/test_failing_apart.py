@@ -34,7 +34,7 @@ async def test_a_settle_that_is_always_refused_holds_up_no_other_and_is_buried(
     async def snooze() -> None:
         raise Snooze("1h")
 
-    client, results = await raw(app.hub.engine), app.hub.engine.keys("results")
+    client, results = await raw(app.client.engine), app.client.engine.keys("results")
     async with app.worker(concurrency=10):
         await (await fine.enqueue()).result(timeout=10)
         await client.rename(results, results + b".away")
@@ -62,7 +62,7 @@ async def test_schedules_that_cannot_be_read_stop_no_other(app: Penstock, many: 
     async def tick() -> None:
         ticked.set()
 
-    engine = app.hub.engine
+    engine = app.client.engine
     for n in range(many):
         await app.schedule(f"bad{n:02}").set(tick.call(), every="1s")
     client, crons = await raw(engine), engine.keys("crons")
@@ -78,7 +78,7 @@ async def test_schedules_that_cannot_be_read_stop_no_other(app: Penstock, many: 
 
 
 async def _all_due(app: Penstock, many: int) -> bool:
-    return len((await app.hub.engine.due_crons(100)).crons) >= many
+    return len((await app.client.engine.due_crons(100)).crons) >= many
 
 
 class Shop:
@@ -120,14 +120,16 @@ async def test_a_step_of_the_timer_that_always_fails_slows_no_other(
     app: Penstock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """And so for everything else that a worker does: leasing, settling, renewing."""
-    engine, shop = app.hub.engine, Shop(app)
+    engine, shop = app.client.engine, Shop(app)
     monkeypatch.setattr(timer, "PRUNE", 0.2)
-    monkeypatch.setattr(engine, step, lambda *_, **__: engine.link.call("reap", (), bytes))  # it lacks its arguments
+    monkeypatch.setattr(
+        engine, step, lambda *_, **__: engine.script_client.call("reap", (), bytes)
+    )  # it lacks its arguments
     await shop.now.enqueue("lost")
     await engine.register("lost", 100, "{}", ["default"])
     assert len((await engine.lease("lost", 1, queues=["default"], want=1, answered=0)).leases) == 1
     async with app.worker(lease="1s"):
-        (before,) = [node.worker for node in await app.hub.views.workers() if node.worker != "lost"]
+        (before,) = [node.worker for node in await app.client.views.workers() if node.worker != "lost"]
         took = await shop.trade(2.5, delayed=step != "promote")
         assert statistics.median(took) < 0.3, took
         assert statistics.median(shop.late or [0]) < 0.3, shop.late
@@ -136,11 +138,11 @@ async def test_a_step_of_the_timer_that_always_fails_slows_no_other(
         await eventually(lambda: f"{step} failed, and is tried again" in caplog.text)
         if step != "reap":
             await eventually(lambda: "lost" in shop.ran)
-        assert before in {node.worker for node in await app.hub.views.workers()}
+        assert before in {node.worker for node in await app.client.views.workers()}
     assert "taken for dead" not in caplog.text
     assert "the timer failed" not in caplog.text
     monkeypatch.undo()
-    await app.hub.engine.reap(100)
+    await app.client.engine.reap(100)
     await app.run_until_idle()
 
 
@@ -159,7 +161,7 @@ async def test_a_subscription_that_is_always_refused_stops_neither_leases_nor_th
 ) -> None:
     _, shop = unheard
     async with shop.app.worker(lease="1s"):
-        (before,) = await shop.app.hub.views.workers()
+        (before,) = await shop.app.client.views.workers()
         for number in range(3):  # each to a worker that has nothing to do
             began = time.monotonic()
             job = await shop.now.enqueue(f"n{number}")
@@ -168,7 +170,7 @@ async def test_a_subscription_that_is_always_refused_stops_neither_leases_nor_th
             assert time.monotonic() - began < 4
         await eventually(lambda: len(shop.late) == 3, within=8)
         assert max(shop.late) < 4, shop.late
-        assert [node.worker for node in await shop.app.hub.views.workers()] == [before.worker]
+        assert [node.worker for node in await shop.app.client.views.workers()] == [before.worker]
     assert "refuses" in caplog.text
     assert "taken for dead" not in caplog.text
 

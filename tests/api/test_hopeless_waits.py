@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Batch, Job, Penstock
+from penstock.api.events import Events
 from penstock.errors import CannotConnect, JobNotFound, SchemaMismatch
-from penstock.events import Events
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.servers import Server, running
@@ -66,7 +66,7 @@ def _forbid(server: Server, *commands: str) -> None:
 
 
 async def _change_layout(app: Penstock) -> None:
-    await (await raw(app.hub.engine)).hset(app.hub.engine.keys("meta"), "schema", "99")
+    await (await raw(app.client.engine)).hset(app.client.engine.keys("meta"), "schema", "99")
 
 
 @pytest.mark.parametrize("way", WAITS)
@@ -120,7 +120,7 @@ async def _all_of(events: Events) -> None:
 
 async def test_a_server_that_is_away_for_a_while_is_waited_for(opened: Opened) -> None:
     server = opened.server
-    opened.app.hub.engine.link.deadline = 0.3
+    opened.app.client.engine.script_client.deadline = 0.3
     waiting = asyncio.ensure_future(opened.job.result())
     await asyncio.wait([waiting], timeout=0.2)
     server.kill()

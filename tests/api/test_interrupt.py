@@ -9,7 +9,7 @@ from signal import SIGINT
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from tests.conftest import namespace
 from tests.servers import Server
 
@@ -59,5 +59,5 @@ async def test_run_until_idle_sync_leaves_at_once_and_gives_its_job_back(
             program.kill()
     async with Penstock(name, url=single.url) as app:
         assert (await (await app.get_job("x")).status()).state in {"ready", "scheduled"}
-        assert await app.hub.views.workers() == []
-        assert await audit(app.hub.engine) == []
+        assert await app.client.views.workers() == []
+        assert await audit(app.client.engine) == []

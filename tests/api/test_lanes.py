@@ -112,9 +112,9 @@ async def test_a_lane_is_set_paused_and_reset_while_it_is_in_use(app: Penstock) 
     assert (await lane.status()).set_by_hand
     lane.reset_sync()
     assert not lane.status_sync().set_by_hand
-    client = await raw(app.hub.engine)
+    client = await raw(app.client.engine)
     for key in ("lanes", "limits"):
-        assert await client.hkeys(app.hub.engine.keys(key)) == [b""]
+        assert await client.hkeys(app.client.engine.keys(key)) == [b""]
 
 
 async def test_an_ordered_lane_keeps_its_order_through_retries(app: Penstock) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
-from penstock.engine.leases import leases_of
-from penstock.worker.leases import Hand, release_lost
+from penstock.engine.read.worker_leases import leases_of
+from penstock.engine.repair.audit import audit
+from penstock.worker.lease_check import Hand, release_lost
 from tests.api.looks import eventually, in_state
 from tests.conftest import namespace
 from tests.engine.factories import raw
@@ -80,7 +80,7 @@ async def test_a_job_whose_completion_a_failover_lost_runs_again_and_frees_its_l
         gates["long"].set()
         assert await long.result(timeout=5) == "long"
     assert runs["long"] == 1
-    assert await audit(app.hub.engine) == []
+    assert await audit(app.client.engine) == []
     await app.aclose()
 
 
@@ -89,7 +89,7 @@ async def test_a_job_pushed_under_a_call_number_that_the_server_forgot_is_run(ap
     async def echo(x: int) -> int:
         return x
 
-    engine = app.hub.engine
+    engine = app.client.engine
     async with app.worker() as worker:
         calls = engine.keys("calls")
         client = await raw(engine)
@@ -105,7 +105,7 @@ async def test_a_job_pushed_under_a_call_number_that_the_server_forgot_is_run(ap
 
 
 async def _is_at_rest(app: Penstock, worker: str) -> bool:
-    engine = app.hub.engine
+    engine = app.client.engine
     score = await (await raw(engine)).zscore(engine.keys("idle"), f"!\x1f{worker}")
     return score is not None and not await leases_of(engine, worker)
 
@@ -143,7 +143,7 @@ async def test_a_stream_gives_back_what_a_failover_says_it_holds(pair: Pair) -> 
         await again.complete()
         await held[other.id].complete()
         assert {(await one.status()).state for one in (job, other)} == {"done"}
-    assert await audit(app.hub.engine) == []
+    assert await audit(app.client.engine) == []
     await app.aclose()
 
 
@@ -151,7 +151,7 @@ async def test_only_what_was_answered_and_is_not_in_hand_goes_back(app: Penstock
     @app.task
     async def work(n: int) -> None: ...
 
-    engine = app.hub.engine
+    engine = app.client.engine
     jobs = [await work.enqueue(n) for n in range(5)]
     await engine.register("w", 60_000)
     for number in range(1, 6):

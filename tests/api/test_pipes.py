@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Unavailable
-from penstock.engine.audit import audit
-from penstock.job import new_id
+from penstock.engine.repair.audit import audit
+from penstock.model.header import new_id
 from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.engine.factories import new_job
@@ -25,25 +25,27 @@ from tests.servers import Server, running
 async def pipe_of(app: Penstock) -> Any:
     """The connection at hand."""
     for _ in range(2):  # it is at hand once the server that was found has been asked for again
-        await app.hub.engine.cancel(["x"])
-    return app.hub.endpoint.pipe()
+        await app.client.engine.cancel(["x"])
+    return app.client.endpoint.pipe()
 
 
 def big_page(app: Penstock) -> Any:
-    return app.hub.engine.enqueue([new_job(payload=b"x" * 900_000) for _ in range(4)])
+    return app.client.engine.enqueue([new_job(payload=b"x" * 900_000) for _ in range(4)])
 
 
 async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_is_lost(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.server.pipes.SLOW", 30)  # however busy the machine, all are sent on one connection
+    monkeypatch.setattr(
+        "penstock.server.connection.SLOW", 30
+    )  # however busy the machine, all are sent on one connection
     port = int(url.rpartition(":")[2].partition("/")[0])
     with proxied(port) as proxy:
         async with Penstock(namespace(), url=proxy.url, deadline=10) as app:
             pipe = await pipe_of(app)
-            calls = [*(big_page(app) for _ in range(4)), *(app.hub.engine.cancel([f"{n}"]) for n in range(3))]
+            calls = [*(big_page(app) for _ in range(4)), *(app.client.engine.cancel([f"{n}"]) for n in range(3))]
             proxy.stall("requests")
-            tasks = [asyncio.ensure_future(app.hub.engine.link.run(call)) for call in calls]
+            tasks = [asyncio.ensure_future(app.client.engine.script_client.run(call)) for call in calls]
             await eventually(lambda: len(pipe._turns) >= 3)  # they wait for room
             proxy.cut()
             proxy.flow()
@@ -51,21 +53,21 @@ async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_i
                 found = await asyncio.gather(*tasks)
             assert [one.word for page in found[:4] for one in page] == ["created"] * 16
             assert found[4:] == [["missing"]] * 3
-            assert await audit(app.hub.engine) == []
+            assert await audit(app.client.engine) == []
 
 
 async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: Penstock) -> None:
     pages = [big_page(app) for _ in range(20)]
     async with asyncio.timeout(30):
-        found = await asyncio.gather(*(app.hub.engine.link.run(page) for page in pages))
+        found = await asyncio.gather(*(app.client.engine.script_client.run(page) for page in pages))
     assert all(placed.word == "created" for page in found for placed in page)
-    assert (await app.hub.views.counts())["default"]["ready"] == 80
+    assert (await app.client.views.counts())["default"]["ready"] == 80
 
 
 async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Penstock) -> None:
-    engine, pipe = app.hub.engine, await pipe_of(app)
+    engine, pipe = app.client.engine, await pipe_of(app)
     pipe.pause_writing()
-    waiting = [asyncio.ensure_future(engine.link.run(engine.cancel([f"{n}"]))) for n in range(4)]
+    waiting = [asyncio.ensure_future(engine.script_client.run(engine.cancel([f"{n}"]))) for n in range(4)]
     await eventually(lambda: len(pipe._turns) == 4)
     for gone in waiting[:3]:
         gone.cancel()
@@ -76,15 +78,15 @@ async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Pe
 
 
 async def test_a_connection_that_was_late_is_closed_once_it_has_answered(app: Penstock) -> None:
-    engine, first = app.hub.engine, await pipe_of(app)
+    engine, first = app.client.engine, await pipe_of(app)
     for _ in range(5):
-        late = asyncio.ensure_future(engine.link.run(engine.cancel(["x"])))
+        late = asyncio.ensure_future(engine.script_client.run(engine.cancel(["x"])))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         time.sleep(0.3)  # noqa: ASYNC251 - a program that is busy: the answer is there, and nobody reads it
-        await asyncio.gather(late, engine.link.run(engine.cancel(["y"])))
+        await asyncio.gather(late, engine.script_client.run(engine.cancel(["y"])))
     assert not first.is_open or first is await pipe_of(app)
-    client: Any = await app.hub.endpoint.client()
+    client: Any = await app.client.endpoint.client()
     assert sum(wire.is_open for wire in client.connection_pool._wires) == 1
 
 
@@ -92,16 +94,16 @@ async def test_a_call_to_a_server_that_stands_still_ends_by_its_deadline() -> No
     with running(Server()) as server:
         app = Penstock(namespace(), url=server.url, deadline=1)
         async with app:
-            await app.hub.engine.cancel(["x"])
+            await app.client.engine.cancel(["x"])
             server.process.send_signal(signal.SIGSTOP)
             try:
                 begin = time.monotonic()
                 with pytest.raises(Exception, match="did not answer within"):
-                    await app.hub.engine.cancel(["x"])
+                    await app.client.engine.cancel(["x"])
                 assert time.monotonic() - begin < 4
             finally:
                 server.process.send_signal(signal.SIGCONT)
-            assert await app.hub.engine.cancel(["x"]) == ["missing"]
+            assert await app.client.engine.cancel(["x"]) == ["missing"]
 
 
 @pytest.fixture(params=["tls", "unix"])
@@ -131,7 +133,7 @@ async def test_tls_and_socket_files_carry_all_that_plain_connections_do(other_ur
             assert await asyncio.to_thread(jobs[1].result_sync, 5) == 1
         assert found[1:150] == [900_000 if n % 50 == 0 else n for n in range(1, 150)]
         assert found[150:] == [*range(150), *range(20)]
-        assert await audit(app.hub.engine) == []
+        assert await audit(app.client.engine) == []
 
 
 def test_event_loops_of_many_threads_come_and_go(url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, current_job
-from penstock.worker.fetch import Numbers
+from penstock.worker.fetch import CallNumbers
 from tests.api.looks import eventually, in_state, own_app
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -52,11 +52,11 @@ async def test_a_worker_taken_for_dead_is_reborn_once(single: Server, unhandled:
                 for turn in range(rounds):
                     await _two_trips_are_held_back(worker, proxy)
                     reaped.append(worker.name)
-                    await app.hub.engine.reap_worker(worker.name, [], 30_000)
+                    await app.client.engine.reap_worker(worker.name, [], 30_000)
                     jobs = [await from_outside.enqueue(f"{turn}-{n % 6}") for n in range(12)]
                     proxy.flow()
                     await asyncio.gather(*(job.result(timeout=10) for job in jobs))
-                nodes = [node.worker for node in await app.hub.views.workers()]
+                nodes = [node.worker for node in await app.client.views.workers()]
                 last = worker.name
             await behind.aclose()
     assert len(set(reaped)) == rounds
@@ -100,7 +100,7 @@ async def test_a_worker_whose_slots_are_all_taken_is_reborn_at_once(app: Penstoc
             await in_state(job, "running")
         name = worker.name
         try:
-            await app.hub.engine.reap_worker(name, [], 300)
+            await app.client.engine.reap_worker(name, [], 300)
             await eventually(lambda: worker.name != name)
             await eventually(lambda: _is_registered(app, worker.name))
             assert sorted(runs) == [0, 1], "what still runs goes on, and nothing starts beside it"
@@ -111,14 +111,14 @@ async def test_a_worker_whose_slots_are_all_taken_is_reborn_at_once(app: Penstoc
 
 
 async def _is_registered(app: Penstock, name: str) -> bool:
-    return name in [node.worker for node in await app.hub.views.workers()]
+    return name in [node.worker for node in await app.client.views.workers()]
 
 
 async def _is_running(app: Penstock, job_id: str) -> bool:
     return (await (await app.get_job(job_id)).status()).state == "running"
 
 
-def _has_asked(numbers: Numbers) -> bool:
+def _has_asked(numbers: CallNumbers) -> bool:
     """And was answered that there is nothing."""
     return numbers.last > 0 and not numbers.unanswered
 

@@ -32,9 +32,9 @@ from penstock import (
     Unavailable,
 )
 from penstock.engine.answers import Leased
-from penstock.engine.link import Call, Link
-from penstock.job import Header
-from penstock.stored import read_header
+from penstock.engine.record.record import read_header
+from penstock.engine.transport.script_client import ScriptCall, ScriptClient
+from penstock.model.header import Header
 from penstock.worker.fetch import Fetcher
 from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace
@@ -46,7 +46,7 @@ FIELD = {name: place for place, name in enumerate(Header.__struct_fields__)}
 
 async def rewrite_raw(app: Penstock, job: Job[Any], **fields: Any) -> None:
     """Wrong types into a header."""
-    client, key = await raw(app.hub.engine), app.hub.engine.keys("jobs")
+    client, key = await raw(app.client.engine), app.client.engine.keys("jobs")
     values = msgspec.msgpack.decode(msgspec.msgpack.encode(read_header(await client.hget(key, job.id))))
     for name, value in fields.items():
         values[FIELD[name]] = value
@@ -119,7 +119,7 @@ async def test_a_payload_with_a_garbled_backoff_ends_in_the_dead_letter(app: Pen
 
     job = await fail.using(id="with-a-header").enqueue()
     payload = msgspec.msgpack.encode([{}, [], -1, ["foo"]])
-    await (await raw(app.hub.engine)).hset(app.hub.engine.keys("payloads"), job.id, payload)
+    await (await raw(app.client.engine)).hset(app.client.engine.keys("payloads"), job.id, payload)
     async with app.worker(concurrency=1, grace=0.1):
         with pytest.raises(JobFailed):
             await job.result(timeout=2)
@@ -155,17 +155,17 @@ async def test_a_cancel_in_the_turn_in_which_a_job_starts_is_heard(app: Penstock
 async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_second(
     app: Penstock, monkeypatch: Any
 ) -> None:
-    together = Link.together
+    together = ScriptClient.together
 
-    async def late(self: Link, *calls: Call[Any], **options: Any) -> list[Any]:
+    async def late(self: ScriptClient, *calls: ScriptCall[Any], **options: Any) -> list[Any]:
         answers = await together(self, *calls, **options)
         if calls[-1].script.name == "lease":
             for lease in calls[-1].decode(answers[-1]).leases:
-                await app.hub.engine.cancel([lease.id])
+                await app.client.engine.cancel([lease.id])
                 await asyncio.sleep(0.05)  # the letter is read first
         return answers
 
-    monkeypatch.setattr(Link, "together", late)
+    monkeypatch.setattr(ScriptClient, "together", late)
 
     @app.task(lock="door")  # so that it is leased, and does not come by letter
     async def slow() -> None:
@@ -247,7 +247,7 @@ async def test_a_garbled_history_stops_nobody_else(app: Penstock) -> None:
     async with app.worker(grace=0.1):
         job = await fail.enqueue()
         await in_state(job, "scheduled")
-        await (await raw(app.hub.engine)).hset(app.hub.engine.keys("attempts"), job.id, b"\xc1")
+        await (await raw(app.client.engine)).hset(app.client.engine.keys("attempts"), job.id, b"\xc1")
         await asyncio.sleep(0.3)
         assert await (await fine.enqueue()).result(timeout=2) == 1
 
@@ -258,7 +258,7 @@ async def test_a_garbled_header_goes_to_the_dead_letter_and_run_until_idle_ends(
         return x
 
     job = await echo.enqueue(1)
-    await (await raw(app.hub.engine)).hset(app.hub.engine.keys("jobs"), job.id, b"\xc1")
+    await (await raw(app.client.engine)).hset(app.client.engine.keys("jobs"), job.id, b"\xc1")
     async with asyncio.timeout(3):
         await app.run_until_idle()
     with pytest.raises(JobFailed):
@@ -345,7 +345,7 @@ async def test_an_instant_of_the_last_century_is_past(app: Penstock) -> None:
 
 
 async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, unhandled: list[Any]) -> None:
-    slow = app.hub.engine.link
+    slow = app.client.engine.script_client
     together = slow.together
 
     @app.task
@@ -494,7 +494,7 @@ async def test_run_until_idle_ends_when_all_that_is_ready_is_paused(app: Penstoc
         return 1
 
     await one.enqueue()
-    await app.hub.engine.pause("default")
+    await app.client.engine.pause("default")
     async with asyncio.timeout(3):
         await app.run_until_idle()
 
@@ -509,7 +509,7 @@ def test_bad_settings_are_refused(options: Any) -> None:
 
 @pytest.mark.parametrize("table", ["[tool]\npenstock = 5\n", "tool = 5\n"])
 def test_a_table_that_is_none_is_refused(tmp_path: Path, table: str) -> None:
-    from penstock.settings import load
+    from penstock.model.settings import load
 
     (tmp_path / "pyproject.toml").write_text(table)
     with pytest.raises(BadOption):
@@ -594,5 +594,5 @@ async def test_asking_again_and_again_leaves_one_name_to_be_told(app: Penstock) 
                 job.result_sync(timeout=0.001)
 
     await asyncio.to_thread(ask)
-    waiting = await (await raw(app.hub.engine)).hget(app.hub.engine.keys("waiting"), job.id)
+    waiting = await (await raw(app.client.engine)).hget(app.client.engine.keys("waiting"), job.id)
     assert waiting.count(b"\x1f") <= 2

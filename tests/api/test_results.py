@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from penstock import BadOption, JobCancelled, JobFailed, JobNotFound, Penstock, PenstockError, ResultExpired
+from penstock.api.job import Job
 from penstock.engine.engine import PAGE
-from penstock.handle import Job
 from tests.api.looks import commands, connections, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.servers import Server, running
@@ -87,8 +87,8 @@ async def test_a_cancelled_job_raises_that_it_was_cancelled(app: Penstock) -> No
 
 
 async def _is_awaited(app: Penstock, job: Job[Any]) -> bool:
-    client = await app.hub.endpoint.client()
-    return bool(await client.hexists(app.hub.engine.keys("waiting"), job.id))
+    client = await app.client.endpoint.client()
+    return bool(await client.hexists(app.client.engine.keys("waiting"), job.id))
 
 
 async def test_an_expired_job_raises_that_it_was_cancelled_because_it_expired(app: Penstock) -> None:
@@ -133,7 +133,7 @@ async def test_a_result_that_is_not_kept_has_expired_and_none_has_not(app: Penst
     with pytest.raises(ResultExpired):
         await asyncio.to_thread(job.result_sync, 5)
     assert await silent.result(timeout=5) is None  # type: ignore[func-returns-value]
-    await app.hub.engine.prune()
+    await app.client.engine.prune()
     with pytest.raises(ResultExpired):
         await job.result(timeout=5)
     assert await silent.result(timeout=5) is None  # type: ignore[func-returns-value]
@@ -152,7 +152,7 @@ async def test_a_result_that_was_kept_long_enough_has_expired(app: Penstock) -> 
 
 
 async def _pruned(app: Penstock) -> bool:
-    pruned, _ = await app.hub.engine.prune()
+    pruned, _ = await app.client.engine.prune()
     return pruned > 0
 
 
@@ -279,8 +279,8 @@ async def test_a_thousand_waiters_each_get_their_own_result(app: Penstock) -> No
 
 
 async def _awaited(app: Penstock, how_many: int) -> bool:
-    client = await app.hub.endpoint.client()
-    return await client.hlen(app.hub.engine.keys("waiting")) - 1 == how_many
+    client = await app.client.endpoint.client()
+    return await client.hlen(app.client.engine.keys("waiting")) - 1 == how_many
 
 
 async def test_who_gives_up_waiting_disturbs_nobody(app: Penstock) -> None:
@@ -483,10 +483,10 @@ async def test_explain_says_what_a_job_waits_for(app: Penstock) -> None:
 
     job = await slow.enqueue()
     assert "no live worker" in await job.explain()
-    await app.hub.engine.pause("default")
+    await app.client.engine.pause("default")
     assert "paused" in await job.explain()
     async with app.worker():
-        await app.hub.engine.resume("default")
+        await app.client.engine.resume("default")
         await in_state(job, "running")
         assert "running since" in await job.explain()
         gate.set()

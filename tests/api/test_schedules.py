@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArguments, BadOption, Penstock, PenstockError, ScheduleNotFound
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.api.looks import eventually, in_state, on_both, twin
 
 
@@ -26,7 +26,7 @@ async def test_a_task_runs_at_each_tick_once_however_many_workers_there_are(app:
 
         async with app.worker(), app.worker(), other.worker(), other.worker():
             await eventually(lambda: len(ran) >= 5, within=20)
-    jobs = [job_id async for job_id, _ in Views(app.hub.engine).headers()]
+    jobs = [job_id async for job_id, _ in Views(app.client.engine).headers()]
     assert len(set(jobs)) == len(jobs)
     status = await app.schedule("often").status()
     assert (status.made, status.task, status.source) == (len(jobs), "often", "code")

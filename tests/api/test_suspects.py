@@ -8,7 +8,7 @@ async def test_a_suspect_that_no_other_process_can_import_runs_among_the_others(
     async def local(n: int) -> int:
         return n
 
-    job, engine = await local.enqueue(7), app.hub.engine
+    job, engine = await local.enqueue(7), app.client.engine
     for name in ("lost-1", "lost-2"):
         await engine.register(name, 60_000, "{}", ["*"])
         await engine.lease(name, 1, queues=["*"], want=1, answered=0)

@@ -27,9 +27,9 @@ from penstock import (
     StaleLease,
     current_job,
 )
-from penstock.worker import unknown
+from penstock.worker import unknown_tasks
 from penstock.worker.outcome import Raised, describe
-from penstock.worker.trace import trace_of
+from penstock.worker.tracebacks import trace_of
 from tests.api.looks import commands, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import header_of
@@ -89,8 +89,8 @@ async def test_current_job_knows_its_job(url: str, kind: str) -> None:
     assert {one[2] for one in found if one[0] == other.id} == {()}
     assert sorted(set(fences)) == fences
     assert all(isinstance(fence, int) for fence in fences)
-    client = await app.hub.endpoint.client()
-    await client.delete(*app.hub.engine.all_keys())
+    client = await app.client.endpoint.client()
+    await client.delete(*app.client.engine.all_keys())
     await app.aclose()
 
 
@@ -142,8 +142,8 @@ async def test_the_lifespan_is_around_the_worker_and_its_last_job(url: str) -> N
     async with app.worker():
         await in_state(job, "running")
     assert told == ["begin", "ran", "end"]
-    client = await app.hub.endpoint.client()
-    await client.delete(*app.hub.engine.all_keys())
+    client = await app.client.endpoint.client()
+    await client.delete(*app.client.engine.all_keys())
     await app.aclose()
 
 
@@ -578,7 +578,7 @@ async def test_what_has_expired_never_runs(app: Penstock) -> None:
 
 
 def _now(app: Penstock) -> datetime:
-    seconds, microseconds = app.hub.endpoint.client_sync().time()
+    seconds, microseconds = app.client.endpoint.client_sync().time()
     return datetime.fromtimestamp(seconds + microseconds / 1e6, UTC)
 
 
@@ -596,7 +596,7 @@ async def test_named_queues_are_worked_off_in_strict_order_and_others_left_alone
         await app.enqueue_many(note.using(queue=queue).call(queue) for _ in range(5))
     await app.run_until_idle(queues="first,second,third", concurrency=1)
     assert ran == ["first"] * 5 + ["second"] * 5 + ["third"] * 5
-    assert (await app.hub.views.counts())["elsewhere"]["ready"] == 5
+    assert (await app.client.views.counts())["elsewhere"]["ready"] == 5
 
 
 async def test_weighted_queues_get_about_their_share(app: Penstock) -> None:
@@ -678,7 +678,7 @@ async def test_pause_holds_a_queue_and_resume_lets_it_go_at_once(app: Penstock) 
     async def now() -> float:
         return time.monotonic()
 
-    engine = app.hub.engine
+    engine = app.client.engine
     async with app.worker():
         await (await now.enqueue()).result(timeout=5)
         assert await engine.pause("default") == "ok"
@@ -751,13 +751,13 @@ async def test_run_until_idle_runs_what_is_ready_and_what_that_makes_ready_and_l
     assert ran == [0, 1, 2, 3, 3]
     assert (await later.status()).state == "scheduled"
     await app.run_until_idle()
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
 
 
 async def test_a_task_that_this_worker_does_not_know_is_put_off_and_not_charged(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unknown, "SHORTEST", 500)
+    monkeypatch.setattr(unknown_tasks, "SHORTEST", 500)
 
     @app.task
     async def known() -> int:
@@ -813,7 +813,7 @@ async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(ap
     assert told == [True]
     assert await first.result() == 1
     assert (await second.status()).state == "ready"
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
     await app.run_until_idle()
     assert await second.result() == 1
 
@@ -839,9 +839,9 @@ async def test_jobs_that_outlast_the_grace_go_back_without_using_an_attempt(app:
     async with app.worker(grace="50ms", concurrency=1):
         await begun.wait()
     assert time.monotonic() - began < 2
-    header = await header_of(app.hub.engine, first.id)
+    header = await header_of(app.client.engine, first.id)
     assert (header.state, header.attempt, header.releases) == ("ready", 0, 1)
-    assert header.seq < (await header_of(app.hub.engine, second.id)).seq
+    assert header.seq < (await header_of(app.client.engine, second.id)).seq
     await app.run_until_idle()
     assert await first.result() == 1
     assert told == ["stopped: False"]
@@ -864,7 +864,7 @@ async def test_a_cancelled_worker_stops_as_orderly(app: Penstock) -> None:
     with pytest.raises(asyncio.CancelledError):
         await working
     assert await job.result() == 1
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
 
 
 async def test_an_error_in_the_program_around_it_stops_the_worker_and_is_raised(app: Penstock) -> None:
@@ -875,7 +875,7 @@ async def test_an_error_in_the_program_around_it_stops_the_worker_and_is_raised(
     job = await quick.enqueue()
     with pytest.raises(LookupError):
         await _stumble(app, job)
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-renew"]
 
 
@@ -959,7 +959,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Pe
                 raise
         return 10 * x + attempt
 
-    engine = app.hub.engine
+    engine = app.client.engine
     async with app.worker(concurrency=2, lease="300ms") as worker:
         job = await slow.enqueue(1)
         await in_state(job, "running")
@@ -971,7 +971,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Pe
         assert await job.result(timeout=5) == 12
         assert await (await slow.enqueue(2)).result(timeout=5) == 21
         assert len(told) == 1
-        assert [node.worker for node in await app.hub.views.workers()] == [worker.name]
+        assert [node.worker for node in await app.client.views.workers()] == [worker.name]
     assert [one.outcome for one in (await job.status()).attempts] == ["crash"]
 
 
@@ -1001,7 +1001,7 @@ async def _reaping(name: str, url: str, seconds: float) -> None:
     app = Penstock(name, url=url)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        await app.hub.engine.reap(300)
+        await app.client.engine.reap(300)
         await asyncio.sleep(0.05)
     await app.aclose()
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from penstock import Lane, Penstock
+from penstock.api.task import Call
 from penstock.errors import BatchNotFound, BatchSealed, PenstockError
-from penstock.task import Call
 from tests.chaos.ledger import Ledger
 
 LIMITED = Lane("narrow", limit=3)
@@ -152,7 +152,7 @@ class Load:
         while True:
             try:
                 if len(calls) == 1:
-                    placed = [calls[0].task.placed(await app.hub.producer.enqueue(calls[0].job), app.hub)]
+                    placed = [calls[0].task.placed(await app.client.producer.enqueue(calls[0].job), app.client)]
                 else:
                     placed = await app.enqueue_many(calls)
             except PenstockError as error:

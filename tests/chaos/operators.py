@@ -148,7 +148,7 @@ class Operators:
             return []
         job = self._rng.choice(self._load.recent)
         self._ledger.note("discarded", id=job)
-        return await self._app.hub.engine.discard([job])
+        return await self._app.client.engine.discard([job])
 
     async def _cancel(self) -> None:
         if self._load.recent:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock import Penstock
 from penstock.errors import PenstockError
-from penstock.job import FINISHED
+from penstock.model.header import FINISHED
 from tests.chaos import stored, tasks
 from tests.chaos.attempts import history
 from tests.chaos.checks import Violation, check_ledger
@@ -118,14 +118,14 @@ class Run:
     async def _ready(self, app: Penstock) -> None:
         """Until workers are there."""
         async with asyncio.timeout(60):
-            while len(await app.hub.views.workers()) < 5:  # noqa: ASYNC110  (nobody tells us)
+            while len(await app.client.views.workers()) < 5:  # noqa: ASYNC110  (nobody tells us)
                 await asyncio.sleep(0.1)
 
     async def _watch(self, app: Penstock, load: Load, faults: Faults, survivors: Survivors) -> None:
         began = time.monotonic()
         while True:
             try:
-                counts = await app.hub.views.counts()
+                counts = await app.client.views.counts()
                 waits = sum(n for row in counts.values() for state, n in row.items() if state not in FINISHED)
                 load.too_many = waits > BACKLOG
                 happened = f"{sum(faults.happened.values())} faults"

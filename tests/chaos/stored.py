@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from penstock import Penstock
-from penstock.codec import decode_any
-from penstock.engine.audit import audit
-from penstock.engine.diagnose import examine
-from penstock.engine.views import Record, Views
+from penstock.engine.read.views import JobRecord, Views
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.doctor import examine
 from penstock.errors import PenstockError
-from penstock.job import FINISHED
+from penstock.model.codec import decode_any
+from penstock.model.header import FINISHED
 from tests.chaos.attempts import Attempt, History
 from tests.chaos.checks import Violation
 from tests.engine.factories import raw
@@ -34,7 +34,7 @@ async def until_finished(app: Penstock, seconds: float) -> list[Violation]:
     until, fewest = loop.time() + seconds, math.inf
     while loop.time() < until:
         with contextlib.suppress(PenstockError):
-            counts = await app.hub.views.counts()
+            counts = await app.client.views.counts()
             left = sum(n for row in counts.values() for state, n in row.items() if state not in FINISHED)
             if not left:
                 return []
@@ -46,11 +46,11 @@ async def until_finished(app: Penstock, seconds: float) -> list[Violation]:
 
 async def _unfinished(app: Penstock) -> AsyncIterator[tuple[str, str]]:
     """Those that run first: the others may wait for them."""
-    found = [(header.state, name, header) async for name, header in app.hub.views.headers()]
+    found = [(header.state, name, header) async for name, header in app.client.views.headers()]
     stuck = [one for one in found if one[0] not in FINISHED]
     for state, name, header in sorted(stuck, key=lambda one: one[0] != "running")[:SHOWN]:
         reason = header.reason or "no reason"
-        yield name, f"one of {len(stuck)}: {state}, {reason}, {header.claim!r}: {await app.hub.views.explain(name)}"
+        yield name, f"one of {len(stuck)}: {state}, {reason}, {header.claim!r}: {await app.client.views.explain(name)}"
 
 
 async def check_jobs(apps: list[Penstock], history: History, *, kind: str) -> list[Violation]:
@@ -60,12 +60,12 @@ async def check_jobs(apps: list[Penstock], history: History, *, kind: str) -> li
     for app in apps:
         hand = app is not apps[0]
         names = [name for name, line in history.sent.items() if bool(line.get("hand")) is hand]
-        async for name, record in _records(app.hub.views, names):
+        async for name, record in _records(app.client.views, names):
             found += _check_job(history, name, record, attempts.get(name, []), kind)
     return found
 
 
-async def _records(views: Views, names: list[str]) -> AsyncIterator[tuple[str, Record | None]]:
+async def _records(views: Views, names: list[str]) -> AsyncIterator[tuple[str, JobRecord | None]]:
     for at in range(0, len(names), AT_ONCE):
         page = names[at : at + AT_ONCE]
         for name, record in zip(page, await asyncio.gather(*map(views.job, page)), strict=True):
@@ -73,7 +73,7 @@ async def _records(views: Views, names: list[str]) -> AsyncIterator[tuple[str, R
 
 
 def _check_job(
-    history: History, name: str, record: Record | None, attempts: list[Attempt], kind: str
+    history: History, name: str, record: JobRecord | None, attempts: list[Attempt], kind: str
 ) -> Iterator[Violation]:
     acked = history.acked.get(name)
     since = history.sent[name]["at"]
@@ -98,7 +98,7 @@ def _check_job(
             yield Violation("crash loop", name, text, since, attempts[-1].end if attempts else since)
 
 
-def _check_winner(name: str, record: Record, attempts: list[Attempt]) -> Iterator[Violation]:
+def _check_winner(name: str, record: JobRecord, attempts: list[Attempt]) -> Iterator[Violation]:
     if not attempts:
         yield Violation("not run", name, "it is done, and never started")
     elif record.result and (won := decode_any(record.result)) != attempts[-1].fence:
@@ -155,7 +155,7 @@ async def _check_batch(
 
 async def check_system(app: Penstock) -> list[Violation]:
     """The doctor finds nothing wrong, workers still there."""
-    examined = await examine(app.hub.engine, app.tasks)
+    examined = await examine(app.client.engine, app.tasks)
     return [
         Violation("doctor", one.subject, f"{one.rule}: {one.text}") for one in examined.findings if one.level == "wrong"
     ]
@@ -163,10 +163,10 @@ async def check_system(app: Penstock) -> list[Violation]:
 
 async def check_rest(app: Penstock) -> list[Violation]:
     """When all workers have gone the audit is clean, and little is left of them."""
-    found = [Violation("audit", str(one.subject), f"{one.rule}: {one.text}") for one in await audit(app.hub.engine)]
-    client: Any = await raw(app.hub.engine)
+    found = [Violation("audit", str(one.subject), f"{one.rule}: {one.text}") for one in await audit(app.client.engine)]
+    client: Any = await raw(app.client.engine)
     for name, most in LEFT.items():
-        key = app.hub.engine.keys(name)
+        key = app.client.engine.keys(name)
         size = await (client.zcard(key) if (await client.type(key)) == b"zset" else client.hlen(key))
         if size > most:
             found.append(Violation("left", name, f"{size} entries, where at most {most} should be left"))

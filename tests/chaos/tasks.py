@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock import BatchStatus, Bury, Penstock, Retry, Snooze, current_job
-from penstock.context import JobContext
+from penstock.api.context import JobContext
 from tests.chaos.ledger import Ledger
 
 GROUP = os.environ.get("CHAOS_GROUP", "")

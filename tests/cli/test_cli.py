@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.apps import find_app
-from penstock.cli.exits import Exit, Failure
+from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.find_app import find_app
 from penstock.cli.options import duration
 from penstock.cli.output import clean, pad, span, width
 from penstock.cli.root import COMMANDS, main
@@ -257,7 +257,7 @@ print(*set(sys.modules) - before, file=sys.stderr)
     packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
     assert packages == {"click", "penstock"}
     assert {name for name in imported if name.startswith("penstock.")} == {
-        *("penstock.cli", "penstock.cli.root", "penstock.cli.exits", "penstock.cli.helps", "penstock.errors"),
+        *("penstock.cli", "penstock.cli.root", "penstock.cli.exit_codes", "penstock.cli.help", "penstock.errors"),
     }
     assert imported.isdisjoint(
         {"asyncio", "dataclasses", "importlib.metadata", "json", "logging", "socket", "subprocess"}

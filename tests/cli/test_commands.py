@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import target
-from penstock.cli.exits import Exit
+from penstock.cli.exit_codes import Exit
 from penstock.cli.root import main
 from tests.cli.shell import TASKS, Shell
 from tests.servers import Server, free_port

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import BadOption, Penstock
-from penstock.cli import dead, doctor, filters, jobs, lane
+from penstock.cli import dead, doctor, filters, job_lists, lane
 from penstock.cli.output import Printer
 from penstock.cli.root import COMMANDS
-from penstock.engine.views import JobLog
+from penstock.engine.read.views import JobLog
 from tests.cli.shell import Shell
 
 
@@ -89,7 +89,7 @@ def test_one_finding_one_that_waits_and_one_that_stays_are_told_as_one(capsys: p
     lane._print(row)
     lane._print(row | {"waiting": 2})
     assert capsys.readouterr().out == "lock k: 1 in use of 1, 1 waits\nlock k: 1 in use of 1, 2 wait\n"
-    jobs._print_lines(JobLog(1, []), 0, Printer("table"))
+    job_lists._print_lines(JobLog(1, []), 0, Printer("table"))
     filters.say_rest(1, dead._STAY)
     said = capsys.readouterr().err
     assert said == "(1 line is no longer kept)\n1 stays, for its batch has not ended\n"

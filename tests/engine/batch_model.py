@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.batch_state import BatchSpec, BatchState, BatchStatus, status_of
 from penstock.engine.engine import DEEPEST, NewBatch
 from penstock.engine.keys import SEPARATOR
-from penstock.job import FINISHED, Header, State
+from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, status_of
+from penstock.model.header import FINISHED, Header, State
 
 if TYPE_CHECKING:
     from tests.engine.model import Model

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.batch_state import BatchSpec, BatchState, BatchStatus, Ending, read_state, read_status
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine, NewBatch, NewJob
 from penstock.engine.keys import KINDS
-from penstock.engine.views import Views
-from penstock.job import Header
-from penstock.schedule import Spec, Standing, first, plan, unpack_standing
-from penstock.stored import read_payload
+from penstock.engine.read.views import Views
+from penstock.engine.record.record import read_payload
+from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, Ending, read_state, read_status
+from penstock.model.header import Header
+from penstock.model.schedule import ScheduleSpec, Standing, first, plan, unpack_standing
 from tests.conftest import Clock
 
 LIFE = 10_000
@@ -77,15 +77,15 @@ async def enqueue(engine: Engine, *jobs: NewJob) -> list[str]:
     return [placed.id for placed in await engine.enqueue(jobs)]
 
 
-def new_spec(every: int = 1_000, *, payload: bytes = b"payload", **fields: Any) -> Spec:
+def new_spec(every: int = 1_000, *, payload: bytes = b"payload", **fields: Any) -> ScheduleSpec:
     """A schedule; what is not its own goes to the header of its jobs."""
     own = {name: fields.pop(name) for name in ("catch_up", "overlap", "jitter") if name in fields}
     header = Header(state="", task=fields.pop("task", "tasks:run"), **fields)
     kept: dict[str, Any] = {"catch_up": "latest", "overlap": "allow", "jitter": 0} | own
-    return Spec(kind="every", text=str(every), tz="UTC", header=header, payload=payload, **kept)
+    return ScheduleSpec(kind="every", text=str(every), tz="UTC", header=header, payload=payload, **kept)
 
 
-async def set_cron(engine: Engine, clock: Clock, schedule: str, spec: Spec, worker: str = "") -> str:
+async def set_cron(engine: Engine, clock: Clock, schedule: str, spec: ScheduleSpec, worker: str = "") -> str:
     """Make or change a schedule; with a worker it is one of the code."""
     begin = first(schedule, spec, clock())
     return await engine.set_cron(schedule, spec, begin, source="code" if worker else "set", worker=worker)
@@ -95,7 +95,7 @@ async def standing_of(engine: Engine, schedule: str) -> Standing:
     return unpack_standing(await (await raw(engine)).hget(engine.keys("crons"), f"state\x1f{schedule}"))
 
 
-async def tick(engine: Engine, clock: Clock, schedule: str, spec: Spec) -> tuple[str, int]:
+async def tick(engine: Engine, clock: Clock, schedule: str, spec: ScheduleSpec) -> tuple[str, int]:
     """As a timer does it that looks at a schedule."""
     expected = (await standing_of(engine, schedule)).next
     ticks = plan(schedule, spec, expected, clock())
@@ -249,7 +249,7 @@ async def rewrite(engine: Engine, job_id: str, **fields: Any) -> None:
 
 async def raw(engine: Engine) -> Any:
     """A plain client of the server that has the engine's keys."""
-    return await engine.link.endpoint.client()
+    return await engine.script_client.endpoint.client()
 
 
 async def forget_scripts(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from penstock.engine.audit import Finding, audit
+from penstock.engine.repair.audit import Finding, audit
 from tests.conftest import Clock, namespace, open_engine
 
 START = Clock().now
@@ -25,7 +25,7 @@ class World:
     def __init__(self, url: str) -> None:
         self.clock = Clock()
         self.engine = open_engine(url, namespace(), self.clock)
-        self.client = self.engine.link.endpoint.client_sync()
+        self.client = self.engine.script_client.endpoint.client_sync()
         self.seen: Counter[str] = Counter()
         self._letters: Any = self.client.pubsub()  # type: ignore[no-untyped-call]
         self._heard: set[str] = set()
@@ -60,7 +60,7 @@ class World:
     def close(self) -> None:
         self.client.delete(*self.engine.all_keys())
         self._letters.close()
-        self.wait(self.engine.link.endpoint.aclose())
+        self.wait(self.engine.script_client.endpoint.aclose())
         self._runner.close()
 
 

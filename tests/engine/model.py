@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from penstock.engine.engine import CRASHES
 from penstock.engine.keys import SEPARATOR
-from penstock.fingerprint import fingerprint
-from penstock.job import DELAY_BELOW, Attempt, Header, State
-from penstock.schedule import Spec, Standing, Ticks, job_of
+from penstock.model.error_fingerprint import error_fingerprint
+from penstock.model.header import DELAY_BELOW, Attempt, Header, State
+from penstock.model.schedule import ScheduleSpec, Standing, Ticks, job_of
 from tests.engine.batch_model import Batches
 
 LOOK_AGAIN = 600_000  #: ms after which prune looks again at finished members that their batches need
@@ -44,7 +44,7 @@ class Model:
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
         self.batches = Batches(self)
-        self.crons: dict[str, tuple[Spec, Standing]] = {}
+        self.crons: dict[str, tuple[ScheduleSpec, Standing]] = {}
         self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = 0
@@ -217,7 +217,7 @@ class Model:
                 self._wait(verb, job_id, reason, due=self.now + delay, failures=h.failures + 1, reason=reason)
             case "bury", reason, error:
                 self._remember(verb, job_id, error)
-                self._put(verb, job_id, "dead", reason, failures=h.failures + 1, death=fingerprint(error, reason))
+                self._put(verb, job_id, "dead", reason, failures=h.failures + 1, death=error_fingerprint(error, reason))
             case "crash", cause:
                 self._crash(verb, job_id, CRASHES, cause)
             case "snooze", delay, reason:
@@ -424,7 +424,7 @@ class Model:
 
     # Schedules
 
-    def set_cron(self, schedule: str, spec: Spec, first: tuple[int, int], *, source: Any, worker: str) -> str:
+    def set_cron(self, schedule: str, spec: ScheduleSpec, first: tuple[int, int], *, source: Any, worker: str) -> str:
         before = self.crons.get(schedule)
         if before and source == "code" and before[1].source == "set":
             return "kept"
@@ -481,7 +481,7 @@ class Model:
         self._tell_of("", "resume_cron", schedule)
         return "ok"
 
-    def run_cron(self, schedule: str, spec: Spec, job_id: str) -> str:
+    def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> str:
         if schedule not in self.crons or self.crons[schedule][1].version != spec.version:
             return "changed" if schedule in self.crons else "missing"
         standing = self.crons[schedule][1]
@@ -500,7 +500,7 @@ class Model:
         waiting = [schedule for schedule in also if schedule in self.crons and self.crons[schedule][1].line]
         return looks[0][0] if looks else -1, self.now, due + waiting
 
-    def tick(self, schedule: str, spec: Spec, expected: int, ticks: Ticks) -> tuple[str, int]:
+    def tick(self, schedule: str, spec: ScheduleSpec, expected: int, ticks: Ticks) -> tuple[str, int]:
         if schedule not in self.crons:
             return "missing", 0
         standing, word = self.crons[schedule][1], "ok"
@@ -527,7 +527,7 @@ class Model:
         self._stand(schedule, spec, standing)
         return word, made
 
-    def _drain(self, schedule: str, spec: Spec, standing: Standing) -> tuple[Standing, int]:
+    def _drain(self, schedule: str, spec: ScheduleSpec, standing: Standing) -> tuple[Standing, int]:
         rest, made, pairs = list[Any](), 0, zip(standing.line[::2], standing.line[1::2], strict=True)
         for job_id, nominal in [(str(job_id), int(nominal)) for job_id, nominal in pairs]:
             if standing.overlap == "queue" and self._unfinished(standing.last):
@@ -543,7 +543,7 @@ class Model:
                 standing = _recall(standing, row, skipped=standing.skipped + 1)
         return replace(standing, line=rest), made
 
-    def _make(self, schedule: str, spec: Spec, job_id: str) -> str:
+    def _make(self, schedule: str, spec: ScheduleSpec, job_id: str) -> str:
         if job_id in self.jobs:
             return "made"
         if self.holder(spec.header.unique):
@@ -554,7 +554,7 @@ class Model:
     def _unfinished(self, job_id: str) -> bool:
         return job_id in self.among(*WAITING, "running")
 
-    def _stand(self, schedule: str, spec: Spec, standing: Standing) -> None:
+    def _stand(self, schedule: str, spec: ScheduleSpec, standing: Standing) -> None:
         look = min(standing.due, self.now + 10_000) if standing.line else standing.due
         look = self.now + 10_000 if len(standing.line) >= 200 else look
         self.crons[schedule] = (spec, replace(standing, look=look))

@@ -17,9 +17,9 @@ from typing import Any
 from msgspec.structs import astuple
 
 from penstock.engine.engine import Engine, NewJob
-from penstock.job import Header
-from penstock.schedule import Spec, first, plan
-from penstock.server.connect import Endpoint
+from penstock.model.header import Header
+from penstock.model.schedule import ScheduleSpec, first, plan
+from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 
 LIFE = 60_000
@@ -69,9 +69,9 @@ def declare(engine: Engine, number: int) -> dict[str, Any]:
     return {"number": number, "words": [call.sync() for call in calls]}
 
 
-def _hourly(number: int) -> Spec:
+def _hourly(number: int) -> ScheduleSpec:
     header = Header(state="", task=f"tasks:run-{number}")
-    return Spec("cron", f"{number} * * * *", "Europe/Berlin", 0, "latest", "skip", header, b"")
+    return ScheduleSpec("cron", f"{number} * * * *", "Europe/Berlin", 0, "latest", "skip", header, b"")
 
 
 def ticks(engine: Engine, number: int) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _child(
         return output
     try:
         os.close(gate[1])
-        engine.link.endpoint.client_sync().ping()
+        engine.script_client.endpoint.client_sync().ping()
         os.write(ready[1], b".")
         os.read(gate[0], 1)
         with os.fdopen(answer, "w") as file:

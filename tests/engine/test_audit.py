@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
-from penstock.schedule import pack
+from penstock.engine.repair.audit import audit
+from penstock.model.schedule import pack
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, new_spec, populate, raw, rewrite, spoil
 
@@ -24,7 +24,7 @@ async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
     made = open_engine(url, namespace(), clock)
     yield made
     await (await raw(made)).delete(*made.all_keys(), made.keys("foreign"))
-    await made.link.endpoint.aclose()
+    await made.script_client.endpoint.aclose()
 
 
 def _zadd(name: str, member: str, score: int = 0) -> Break:

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.batch_state import pack_spec, read_state, read_status
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.engine.mend import reconcile
-from penstock.job import Attempt, Header
-from penstock.stored import read_header
+from penstock.engine.record.record import read_header
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.batch_state import pack_spec, read_state, read_status
+from penstock.model.header import Attempt, Header
 from tests.engine.factories import all_payloads, new_batch, new_job
 from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.engine.model import WAITING, Model, ask

@@ -1,9 +1,9 @@
 """bury: running → dead, payload intact."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
-from penstock.job import Attempt
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Attempt
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, happened, header_of, new_job, spoil, states
 

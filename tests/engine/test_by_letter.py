@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.engine.answers import Lease, Placed, read_letter
-from penstock.engine.audit import audit
+from penstock.engine.answers import EnqueueAnswer, Lease, read_letter
 from penstock.engine.engine import Engine
+from penstock.engine.repair.audit import audit
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
     LIFE,
@@ -48,7 +48,7 @@ async def taken(box: Mailbox) -> tuple[int, Lease]:
 @pytest.mark.parametrize("size", [0, 7, 255, 256, 16_384])
 async def test_the_letter_has_all_that_a_lease_has(engine: Engine, clock: Clock, box: Mailbox, size: int) -> None:
     (placed,) = await engine.enqueue([new_job("a", payload=b"." * size)])
-    assert placed == Placed("created", "a", "running")
+    assert placed == EnqueueAnswer("created", "a", "running")
     number, lease = await taken(box)
     assert (number, lease.id, lease.payload, lease.attempt) == (2, "a", b"." * size, 1)
     assert lease.header == await header_of(engine, "a")
@@ -87,7 +87,7 @@ async def test_everything_is_as_if_it_had_been_leased(
         assert await happened(engine) == await happened(twin)
     finally:
         await (await raw(twin)).delete(*twin.all_keys())
-        await twin.link.endpoint.aclose()
+        await twin.script_client.endpoint.aclose()
 
 
 async def test_one_that_is_sent_again_is_there_once(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
@@ -245,7 +245,7 @@ async def test_it_goes_to_a_worker_of_its_queue_however_many_others_rest(engine:
         worker = await TestWorker(engine, "w", ("default",)).register()
         await worker.lease(by_letter=True)
         (placed,) = await engine.enqueue([new_job("a")])
-        assert placed == Placed("created", "a", "running")
+        assert placed == EnqueueAnswer("created", "a", "running")
         assert (await taken(box))[1].id == "a"
         assert await no.packets() == []
     assert await audit(engine) == []

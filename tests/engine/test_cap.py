@@ -1,8 +1,8 @@
 """cap: at most so many jobs of a queue run at once, or wait in it."""
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
 from tests.engine.factories import TestWorker, enqueue, happened, lane, new_job, states
 
 

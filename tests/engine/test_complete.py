@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, happened, header_of, new_job, raw, spoil, states
 

@@ -1,8 +1,8 @@
 """crash: the process of one job died, its worker lives on: back to the head of the line, or dead after too many."""
 
 from penstock.engine.engine import CRASHES, Engine
-from penstock.engine.views import Views
-from penstock.job import Attempt
+from penstock.engine.read.views import Views
+from penstock.model.header import Attempt
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, happened, header_of, new_job, states
 

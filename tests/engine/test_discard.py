@@ -1,7 +1,7 @@
 """discard: a finished job becomes a tombstone before its time."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.engine.factories import (
     HOLD,
     TestWorker,

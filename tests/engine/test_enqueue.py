@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.answers import Placed
-from penstock.engine.audit import audit
+from penstock.client.producer import Producer
+from penstock.engine.answers import EnqueueAnswer
 from penstock.engine.engine import ALIKE, PAGE, Engine, NewJob
-from penstock.engine.mend import reconcile
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from penstock.engine.scripts import EVENTS_KEPT
-from penstock.engine.views import Views
 from penstock.errors import QueueFull
-from penstock.producer import Producer
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import TestWorker, contents, dump, enqueue, happened, header_of, listening, new_job, raw
 
@@ -22,9 +22,9 @@ from tests.engine.factories import TestWorker, contents, dump, enqueue, happened
 async def test_a_job_without_a_delay_is_ready_and_one_with_it_scheduled(engine: Engine, clock: Clock) -> None:
     placed = await engine.enqueue([new_job("a"), new_job("b", due=5_000), new_job("c", due=clock() - 1)])
     assert placed == [
-        Placed("created", "a", "ready"),
-        Placed("created", "b", "scheduled"),
-        Placed("created", "c", "ready"),
+        EnqueueAnswer("created", "a", "ready"),
+        EnqueueAnswer("created", "b", "scheduled"),
+        EnqueueAnswer("created", "c", "ready"),
     ]
     record = await Views(engine).job("b")
     assert record is not None
@@ -33,8 +33,8 @@ async def test_a_job_without_a_delay_is_ready_and_one_with_it_scheduled(engine: 
 
 
 async def test_the_same_id_makes_one_job_and_keeps_the_first(engine: Engine) -> None:
-    assert await engine.enqueue([new_job("a", payload=b"1", nonce="x")]) == [Placed("created", "a", "ready")]
-    assert await engine.enqueue([new_job("a", payload=b"2", nonce="y")]) == [Placed("exists", "a", "ready")]
+    assert await engine.enqueue([new_job("a", payload=b"1", nonce="x")]) == [EnqueueAnswer("created", "a", "ready")]
+    assert await engine.enqueue([new_job("a", payload=b"2", nonce="y")]) == [EnqueueAnswer("exists", "a", "ready")]
     record = await Views(engine).job("a")
     assert record is not None
     assert record.payload == b"1"
@@ -56,9 +56,9 @@ async def test_a_taken_unique_key_gives_its_holder_until_that_is_finished(engine
     worker = await TestWorker(engine).register()
     assert await enqueue(engine, new_job("a", unique="u"), new_job("b", unique="u")) == ["a", "a"]
     (lease,) = await worker.lease()
-    assert await engine.enqueue([new_job("c", unique="u")]) == [Placed("unique", "a", "running")]
+    assert await engine.enqueue([new_job("c", unique="u")]) == [EnqueueAnswer("unique", "a", "running")]
     assert await worker.complete(lease) == "ok"
-    assert await engine.enqueue([new_job("c", unique="u")]) == [Placed("created", "c", "ready")]
+    assert await engine.enqueue([new_job("c", unique="u")]) == [EnqueueAnswer("created", "c", "ready")]
 
 
 async def test_times_below_the_threshold_are_delays_and_others_instants(engine: Engine, clock: Clock) -> None:
@@ -103,16 +103,25 @@ async def test_an_id_is_known_in_every_state_until_its_tombstone_is_gone(engine:
     other = new_job("a", nonce="y")
     await enqueue(engine, job)
     (lease,) = await worker.lease()
-    assert await engine.enqueue([job, other]) == [Placed("created", "a", "running"), Placed("exists", "a", "running")]
+    assert await engine.enqueue([job, other]) == [
+        EnqueueAnswer("created", "a", "running"),
+        EnqueueAnswer("exists", "a", "running"),
+    ]
     await worker.complete(lease)
-    assert await engine.enqueue([job, other]) == [Placed("created", "a", "done"), Placed("exists", "a", "done")]
+    assert await engine.enqueue([job, other]) == [
+        EnqueueAnswer("created", "a", "done"),
+        EnqueueAnswer("exists", "a", "done"),
+    ]
     clock.advance(1_000)
     await engine.prune()
     assert (await header_of(engine, "a")).compact
-    assert await engine.enqueue([job, other]) == [Placed("created", "a", "done"), Placed("exists", "a", "done")]
+    assert await engine.enqueue([job, other]) == [
+        EnqueueAnswer("created", "a", "done"),
+        EnqueueAnswer("exists", "a", "done"),
+    ]
     clock.advance(90 * 86_400_000)
     await engine.prune()
-    assert await engine.enqueue([other]) == [Placed("created", "a", "ready")]
+    assert await engine.enqueue([other]) == [EnqueueAnswer("created", "a", "ready")]
 
 
 async def test_a_unique_key_that_nobody_unfinished_holds_is_free(engine: Engine) -> None:
@@ -121,7 +130,7 @@ async def test_a_unique_key_that_nobody_unfinished_holds_is_free(engine: Engine)
     await engine.cancel(["finished"])
     await client.hset(engine.keys("unique"), mapping={"u": "finished", "v": "never-was"})
     placed = await engine.enqueue([new_job("a", unique="u"), new_job("b", unique="v")])
-    assert placed == [Placed("created", "a", "ready"), Placed("created", "b", "ready")]
+    assert placed == [EnqueueAnswer("created", "a", "ready"), EnqueueAnswer("created", "b", "ready")]
 
 
 async def test_a_page_is_one_event_with_a_line_per_job(engine: Engine, clock: Clock) -> None:
@@ -272,7 +281,7 @@ async def test_a_single_job_does_what_one_among_others_does(
         assert await contents(engine) == await contents(twin)
     finally:
         await (await raw(twin)).delete(*twin.all_keys())
-        await twin.link.endpoint.aclose()
+        await twin.script_client.endpoint.aclose()
 
 
 # A page of jobs alike does, too (lib/page.lua)
@@ -294,7 +303,7 @@ async def test_a_page_of_jobs_alike_does_what_other_pages_do(
                 clock.advance(20_000)
                 jobs = [new_job(f"{number}-{n}", payload=b"." * sizes[n % 6], **fields) for n in range(90)]
                 placed = await engine.enqueue(jobs)
-                assert placed == [Placed("created", job.id, "ready") for job in jobs]
+                assert placed == [EnqueueAnswer("created", job.id, "ready") for job in jobs]
                 assert await twin.enqueue([*jobs, jobs[0]]) == [*placed, placed[0]]  # one that is there: the long way
                 assert await box.letters() == await other.letters() == (["work"] if number == 1 else [])
                 assert await contents(engine) == await contents(twin)
@@ -304,7 +313,7 @@ async def test_a_page_of_jobs_alike_does_what_other_pages_do(
         assert await contents(engine) == await contents(twin)
     finally:
         await (await raw(twin)).delete(*twin.all_keys())
-        await twin.link.endpoint.aclose()
+        await twin.script_client.endpoint.aclose()
 
 
 async def test_a_page_for_a_queue_with_a_setting_is_counted(engine: Engine) -> None:
@@ -331,12 +340,12 @@ async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(
     await engine.pause("other")  # a script that the server does not know yet would have all of them sent again
     call, other = engine.enqueue([job]), engine.enqueue([new_job("b", due=5)])
     assert (call.few, other.few) == (True, False)
-    assert str(engine.link._short(call)).count(key) == 12 < str(engine.link._short(other)).count(key)
+    assert str(engine.script_client._short(call)).count(key) == 12 < str(engine.script_client._short(other)).count(key)
     assert [placed.word for placed in await call] == ["created"]
     for again in (await engine.enqueue([job]), engine.enqueue([job]).sync()):  # it is there: the long way
-        assert again == [Placed("created", "a", "ready")]
+        assert again == [EnqueueAnswer("created", "a", "ready")]
     calls = engine.enqueue([job, new_job("c")]), engine.pause("default"), engine.enqueue([new_job("d")])
-    first, _, last = await engine.link.together(*calls)
+    first, _, last = await engine.script_client.together(*calls)
     assert [placed.word for placed in calls[0].decode(first) + calls[2].decode(last)] == ["created"] * 3
     assert [verb for verb, *_ in await happened(engine)] == ["pause", "enqueue", "enqueue", "pause", "enqueue"]
 
@@ -423,7 +432,7 @@ async def test_single_jobs_are_told_apart_however_many_kinds_and_sizes_came_befo
         clock.advance(n * 7)
         queue, task = f"q{n % 5}", f"tasks:run{n}"
         job = new_job(f"job{n}" * (n % 7 + 1), payload=b"." * n, queue=queue, task=task, priority=n % 100)
-        assert await engine.enqueue([job]) == [Placed("created", job.id, "ready")]
+        assert await engine.enqueue([job]) == [EnqueueAnswer("created", job.id, "ready")]
         expected[job.id] = queue, task, n % 100, n + 1, clock(), n
     for job_id, told in expected.items():
         header = await header_of(engine, job_id)

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine, Retention
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from penstock.errors import QueueFull
 from tests.conftest import namespace, open_engine
 from tests.engine.factories import (
@@ -43,7 +43,7 @@ async def engine(small: Server) -> AsyncIterator[Engine]:
     yield made
     assert await audit(made) == []
     await client.flushall()
-    await made.link.endpoint.aclose()
+    await made.script_client.endpoint.aclose()
 
 
 async def fill(engine: Engine) -> int:
@@ -76,7 +76,7 @@ async def new_client(engine: Engine, server: Server) -> AsyncIterator[Engine]:
     try:
         yield made
     finally:
-        await made.link.endpoint.aclose()
+        await made.script_client.endpoint.aclose()
 
 
 async def test_enqueue_is_refused_at_once_and_stores_nothing(engine: Engine) -> None:
@@ -88,7 +88,7 @@ async def test_enqueue_is_refused_at_once_and_stores_nothing(engine: Engine) -> 
             await call
         with pytest.raises(QueueFull, match="nothing was stored"):
             call.sync()
-    assert time.monotonic() - began < engine.link.deadline  # of four calls none waits as long as one may
+    assert time.monotonic() - began < engine.script_client.deadline  # of four calls none waits as long as one may
     assert await dump(engine) == before
     assert await Views(engine).counts() == {"filler": {"ready": accepted}}
 
@@ -158,7 +158,7 @@ async def test_a_namespace_can_be_opened_on_a_full_server_but_takes_no_job(engin
     assert await other.register("w", LIFE) == "ok"
     assert (await other.lease("w", 1)).leases == []
     assert await audit(other) == []
-    await other.link.endpoint.aclose()
+    await other.script_client.endpoint.aclose()
 
 
 async def test_when_jobs_are_done_and_forgotten_new_ones_are_taken_again(engine: Engine) -> None:

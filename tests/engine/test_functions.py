@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.functions import Part
+from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import Script, load
 from penstock.errors import PenstockError
 from tests.conftest import Clock, namespace, open_engine
@@ -41,7 +41,7 @@ async def connected(url: str) -> AsyncIterator[Engine]:
     try:
         yield engine
     finally:
-        await engine.link.endpoint.aclose()
+        await engine.script_client.endpoint.aclose()
 
 
 async def calls(engine: Engine, command: str) -> int:
@@ -89,7 +89,7 @@ async def test_a_call_that_was_stopped_anywhere_leaves_nothing_for_the_next(sing
     checked = await SCENARIOS[verb](after, clocks[2])
     before = await dump(after)
     for at in range(3, 100):
-        spoilt.link.stop_at = at
+        spoilt.script_client.stop_at = at
         try:
             await stopped
         except PenstockError:
@@ -97,13 +97,13 @@ async def test_a_call_that_was_stopped_anywhere_leaves_nothing_for_the_next(sing
         else:
             break
         assert await dump(after) == before
-    spoilt.link.stop_at = 0
+    spoilt.script_client.stop_at = 0
     assert await checked == expected
     assert await states(after) == await states(whole)
     assert await audit(after) == []
     for engine in (whole, spoilt, after):
         await (await raw(engine)).delete(*engine.all_keys())
-        await engine.link.endpoint.aclose()
+        await engine.script_client.endpoint.aclose()
 
 
 @pytest.mark.parametrize("command", ["function", "fcall"])
@@ -129,7 +129,7 @@ def test_a_server_without_the_command_is_given_scripts() -> None:
     with running(Server("--appendonly", "no", "--rename-command", "FCALL", "''")) as server:
         engine = open_engine(server.url, namespace())
         assert [engine.enqueue([new_job(f"{n}")]).sync()[0].word for n in range(2)] == ["created"] * 2
-        engine.link.endpoint.close()
+        engine.script_client.endpoint.close()
 
 
 async def test_a_library_that_is_there_already_is_used(own: Server) -> None:

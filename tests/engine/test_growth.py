@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
+from penstock.engine.repair.audit import audit
 from tests.conftest import namespace, open_engine
 from tests.costs import BIG, PAGE, ROUNDS, SMALL, Meter, grown, in_turns, slow_each_time
 from tests.engine.factories import LIFE, TestWorker, call_of, new_job
@@ -27,7 +27,7 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_jobs_as_wit
     await _fill(few, other, SMALL)
     await _fill(engine, worker, BIG)
     small, big = await in_turns((few, partial(_measure, few, other)), (engine, partial(_measure, engine, worker)))
-    await few.link.endpoint.aclose()
+    await few.script_client.endpoint.aclose()
 
     async def fill_again() -> None:
         await _fill(engine, await TestWorker(engine).register(), BIG)
@@ -47,7 +47,7 @@ async def test_a_script_takes_less_than_twice_as_long_with_a_million_held_jobs_i
     await _hold(engine, worker, 0, LANES)
     sides = (few, partial(_measure_lanes, few, other)), (engine, partial(_measure_lanes, engine, worker))
     small, big = await in_turns(*sides)
-    await few.link.endpoint.aclose()
+    await few.script_client.endpoint.aclose()
 
     async def hold_again() -> None:
         await _hold(engine, await TestWorker(engine).register(), 0, LANES)

@@ -1,8 +1,8 @@
 """init: makes the namespace, or checks that it is one of ours."""
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
+from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import SCHEMA
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, dump, enqueue, happened, new_job, populate, raw, states

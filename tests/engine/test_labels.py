@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from penstock.engine.answers import read_leased
-from penstock.engine.audit import audit
 from penstock.engine.engine import PAGE, Engine, NewJob
-from penstock.engine.listing import Filter, Listing
-from penstock.engine.mend import reconcile
-from penstock.engine.sums import Sums
-from penstock.engine.views import Views
-from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, Begun, read_header
+from penstock.engine.read.listing import Filter, Listing
+from penstock.engine.read.statistics import Statistics
+from penstock.engine.read.views import Views
+from penstock.engine.record.record import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, Begun, read_header
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
     LIFE,
@@ -148,7 +148,7 @@ async def test_jobs_whose_record_is_cut_off_are_left_out_of_what_people_ask_for(
     await enqueue(engine, new_job("good"), new_job("bad"))
     await cut_each(engine, ["bad"])
     assert [job.id async for job in Listing(engine).each(Filter(), contents=True)] == ["good"]
-    assert (await Sums(engine.link).oldest(["default"])).keys() == {"default"}
+    assert (await Statistics(engine.script_client).oldest(["default"])).keys() == {"default"}
     await reconcile(engine)
 
 
@@ -264,7 +264,7 @@ class Twins:
     async def end(self) -> None:
         for engine in self.engines:
             await (await raw(engine)).delete(*engine.all_keys())
-            await engine.link.endpoint.aclose()
+            await engine.script_client.endpoint.aclose()
 
 
 def _as(jobs: list[NewJob], *, header: bool) -> list[NewJob]:

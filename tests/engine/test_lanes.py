@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from penstock.engine.answers import Lease
-from penstock.engine.audit import audit
 from penstock.engine.engine import PAGE, Engine, Retention
+from penstock.engine.repair.audit import audit
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, call_of, enqueue, header_of, lane, new_job, raw, states
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.engine.audit_lanes import Spec, holds, specs_of
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.engine.mend import reconcile
-from penstock.job import Header
-from penstock.stored import read_header
+from penstock.engine.record.lane_entry import LaneSpec, specs_of
+from penstock.engine.record.record import read_header
+from penstock.engine.repair.audit_lanes import holds
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Header
 from tests.engine.factories import lane, new_job
 from tests.engine.machines import Steps, World, one_of, run, world_at
 from tests.servers import Server
@@ -68,7 +69,7 @@ class Rules:
         self.paused: set[str] = set()
         self.starts: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  #: of a rate: when, at which cost
 
-    def limit(self, spec: Spec) -> float:
+    def limit(self, spec: LaneSpec) -> float:
         limit = self.by_hand.get(spec.name, float(spec.limit or "inf"))
         return 0 if spec.name in self.paused else min(limit, 1) if spec.kind else limit
 
@@ -85,7 +86,7 @@ class Rules:
         if len(header.lanes) == 1 and not specs_of(header)[0].kind:
             self._check_priority(job_id, jobs)
 
-    def _check_order(self, job_id: str, spec: Spec, jobs: dict[str, Header]) -> None:
+    def _check_order(self, job_id: str, spec: LaneSpec, jobs: dict[str, Header]) -> None:
         """In an ordered lane nobody of the same queue is passed over."""
         header = jobs[job_id]
         for one, other in jobs.items():
@@ -101,7 +102,7 @@ class Rules:
                 better = (header.priority, header.arrival) if header.state == "held" else (header.priority,)
                 assert better <= (other.priority, other.arrival), f"{job_id} was started before {one}"
 
-    def _check_rate(self, spec: Spec, now: int) -> None:
+    def _check_rate(self, spec: LaneSpec, now: int) -> None:
         rate, burst, starts = float(spec.rate), float(spec.burst), self.starts[spec.name]
         starts.append((now, int(spec.cost)))
         spent = 0

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.engine.answers import Leased
 from penstock.engine.engine import PAGE, Engine, Retention
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
-from penstock.job import Header
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Header
 from penstock.worker.fetch import AHEAD
 from tests.conftest import Clock
 from tests.engine.factories import (

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.engine.engine import Engine
 from penstock.engine.scripts import load
-from penstock.job import STATES
+from penstock.model.header import STATES
 
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "src" / "penstock" / "engine" / "lua"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from penstock.engine.answers import Leased
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
+from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import SCHEMA, load
-from penstock.engine.trip import packed
+from penstock.engine.transport.roundtrip import packed
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable, UnsuitableServer
-from penstock.server.connect import Endpoint
+from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
@@ -82,7 +82,7 @@ async def test_a_script_that_the_server_lost_is_sent_again_and_the_blocking_twin
         stored.append((await states(engine), await happened(engine)))
         assert await audit(engine) == []
         await (await raw(engine)).delete(*engine.all_keys())
-        await engine.link.endpoint.aclose()
+        await engine.script_client.endpoint.aclose()
     assert answers[0] == answers[1]
     assert stored[0] == stored[1]
 
@@ -91,7 +91,7 @@ async def test_scripts_that_were_lost_before_a_pipeline_are_sent_again_in_its_or
     await engine.init()
     await forget_scripts(engine)
     calls = (engine.register("w", LIFE), engine.enqueue([new_job("a"), new_job("b")]), engine.lease("w", 1))
-    answers = await engine.link.together(*calls)
+    answers = await engine.script_client.together(*calls)
     assert calls[0].decode(answers[0]) == "ok"
     assert [one.word for one in calls[1].decode(answers[1])] == ["created", "created"]
     assert [lease.id for lease in calls[2].decode(answers[2]).leases] == ["a"]
@@ -102,25 +102,25 @@ async def test_a_pipeline_answers_each_call_in_its_place(engine: Engine) -> None
     await enqueue(engine, new_job("a"), new_job("b"))
     (lease,) = await worker.lease()
     calls = (engine.complete("w", [(lease.id, 1, b"")]), engine.lease("w", 2), engine.cancel(["a", "b"]))
-    answers = await engine.link.together(*calls)
+    answers = await engine.script_client.together(*calls)
     assert calls[0].decode(answers[0]) == ["ok"]
     assert [one.id for one in calls[1].decode(answers[1]).leases] == ["b"]
     assert calls[2].decode(answers[2]) == ["done", "cancelling"]
 
 
 async def test_nothing_to_send_is_nothing_answered(engine: Engine) -> None:
-    assert await engine.link.together() == []
+    assert await engine.script_client.together() == []
 
 
 async def test_an_error_in_a_script_is_raised_and_not_sent_again(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     before = await dump(engine)
-    engine.link.stop_at = 1
+    engine.script_client.stop_at = 1
     with pytest.raises(PenstockError, match="stopped at call 1"):
         await engine.cancel(["a"])
     with pytest.raises(PenstockError, match="stopped at call 1"):
         engine.cancel(["a"]).sync()
-    engine.link.stop_at = 0
+    engine.script_client.stop_at = 0
     assert await dump(engine) == before
 
 
@@ -146,7 +146,7 @@ async def test_a_layout_that_is_not_known_is_refused_and_not_touched(url: str, v
     await client.hset(engine.keys("meta"), "schema", SCHEMA)
     await call
     await client.delete(*engine.all_keys())
-    await engine.link.endpoint.aclose()
+    await engine.script_client.endpoint.aclose()
 
 
 # The server lost its data
@@ -208,7 +208,7 @@ async def test_a_call_outlasts_a_server_that_is_back_within_the_deadline(blockin
             call = engine.enqueue([new_job("a")])
             await call
             server.kill()
-            waiting = asyncio.create_task(asyncio.to_thread(call.sync) if blocking else engine.link.run(call))
+            waiting = asyncio.create_task(asyncio.to_thread(call.sync) if blocking else engine.script_client.run(call))
             await asyncio.to_thread(server.restart)
             assert [placed.word for placed in await waiting] == ["created"]
 
@@ -225,7 +225,7 @@ async def test_a_server_that_was_never_there_is_unavailable_within_the_deadline(
 
 async def test_a_call_with_less_time_left_than_others_on_its_connection_is_refused_in_its_time(proxy: Proxy) -> None:
     async with opened(proxy.url) as engine:
-        client: Any = await engine.link.endpoint.client()
+        client: Any = await engine.script_client.endpoint.client()
         pipe = await client.connection_pool.pipe()
         proxy.stall("requests")
         ping = packed(("PING",))

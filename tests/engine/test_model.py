@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.engine.answers import read_letter
-from penstock.engine.audit import place
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.job import Attempt
-from penstock.schedule import Spec, first, plan, unpack, unpack_standing
-from penstock.stored import read_header
+from penstock.engine.record.record import read_header
+from penstock.engine.repair.audit import place
+from penstock.model.header import Attempt
+from penstock.model.schedule import ScheduleSpec, first, plan, unpack, unpack_standing
 from tests.engine.factories import LIFE, all_payloads, new_job, new_spec
 from tests.engine.machines import START, Steps, World, one_of, run, world_at
 from tests.engine.model import SETTLES, WAITING, Model, ask
@@ -303,19 +303,19 @@ class Machine(RuleBasedStateMachine):
     # Schedules make some
 
     @step(2, schedule=one_of(*CRONS), spec=specs, who=one_of(*range(len(SERVES)), None, None))
-    def set_cron(self, schedule: str, spec: Spec, who: int | None) -> None:
+    def set_cron(self, schedule: str, spec: ScheduleSpec, who: int | None) -> None:
         worker = "" if who is None else self.names[who]
         source = "set" if who is None else "code"
         self.send("set_cron", schedule, spec, first(schedule, spec, self.model.now), source=source, worker=worker)
 
     @step(1, schedule=one_of(*CRONS), verb=one_of("pause_cron", "resume_cron", "remove_cron"), spec=specs)
-    def steer_cron(self, schedule: str, verb: str, spec: Spec) -> None:
+    def steer_cron(self, schedule: str, verb: str, spec: ScheduleSpec) -> None:
         spec = self.model.crons[schedule][0] if schedule in self.model.crons else spec
         rest = (spec.version, first(schedule, spec, self.model.now)) if verb == "resume_cron" else ()
         self.send(verb, schedule, *rest)
 
     @step(1, schedule=one_of(*CRONS), spec=specs, number=st.integers(0, 2), same=one_of(True, True, False))
-    def run_cron(self, schedule: str, spec: Spec, number: int, same: bool) -> None:
+    def run_cron(self, schedule: str, spec: ScheduleSpec, number: int, same: bool) -> None:
         if same and schedule in self.model.crons:
             spec = self.model.crons[schedule][0]
         self.send("run_cron", schedule, spec, f"{schedule}@run-{number}")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import DEEPEST, Engine
-from penstock.engine.mend import reconcile
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

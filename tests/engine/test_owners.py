@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.lane_views import LaneViews
-from penstock.engine.mend import reconcile
+from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.record.record import is_owner
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from penstock.errors import PenstockError
-from penstock.stored import is_owner
 from tests.engine.factories import TestWorker, call_of, enqueue, new_job, raw, states
 
 
@@ -30,10 +30,10 @@ async def running(engine: Engine) -> list[str]:
 
 
 async def stopped(engine: Engine, stop: int, call: Any) -> None:
-    engine.link.stop_at = stop
+    engine.script_client.stop_at = stop
     with suppress(PenstockError):  # it may end before that call
         await call
-    engine.link.stop_at = 0
+    engine.script_client.stop_at = 0
 
 
 async def test_it_goes_from_owner_to_owner_without_an_entry_of_holders(engine: Engine) -> None:
@@ -42,9 +42,9 @@ async def test_it_goes_from_owner_to_owner_without_an_entry_of_holders(engine: E
     for name, waiting in zip("abc", (2, 1, 0), strict=True):
         assert await lane_of(engine) == [-1, 0, 0, "", "", "default", waiting, 50, name]
         assert await owners(engine) == {name}
-        assert (await LaneViews(engine.link).one("lock:t")).in_use == 0
+        assert (await LaneViews(engine.script_client).one("lock:t")).in_use == 0
         (lease,) = await worker.lease(5)
-        status = LaneViews(engine.link).one_sync("lock:t")
+        status = LaneViews(engine.script_client).one_sync("lock:t")
         assert (lease.id, status.in_use, status.holders, status.waiting) == (name, 1, [name], waiting)
         assert await (await raw(engine)).zrange(engine.keys("holders"), 0, -1) == [b""]
         assert await worker.complete(lease) == "ok"

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
-from penstock.job import Header
-from penstock.stored import BEGUN, DONE, PLAIN, pack, read_header
+from penstock.engine.read.views import Views
+from penstock.engine.record.record import BEGUN, DONE, PLAIN, pack, read_header
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Header
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, happened, header_of, new_job, raw, spoil, states
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.engine.engine import PAGE, Engine, NewJob
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.engine.factories import happened, new_job, states
 from tests.engine.processes import run
 

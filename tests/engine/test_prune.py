@@ -2,8 +2,8 @@
 
 from penstock.engine.engine import Engine, Retention
 from penstock.engine.keys import KINDS
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import PAGE, Engine, NewJob
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, contents, enqueue, lane, new_job, raw
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
-from penstock.job import Attempt
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Attempt
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,
@@ -247,7 +247,7 @@ async def test_any_number_may_reap_at_once_and_a_job_is_charged_once(engine: Eng
     await enqueue(engine, new_job("a"))
     await worker.lease()
     await outlive(engine, clock)
-    await engine.link.together(*(engine.reap(LIFE) for _ in range(5)))
+    await engine.script_client.together(*(engine.reap(LIFE) for _ in range(5)))
     assert (await header_of(engine, "a")).crashes == 1
 
 

@@ -1,7 +1,7 @@
 """register: a worker begins its life."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Node, Views
+from penstock.engine.read.views import Node, Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, listening, new_job
 

@@ -1,8 +1,8 @@
 """release: running → ready, at the head of its line, no attempt used."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

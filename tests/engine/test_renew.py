@@ -2,7 +2,7 @@
 
 from penstock.engine.answers import Renewed
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, new_job, outlive, states
 

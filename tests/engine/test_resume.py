@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.engine.factories import TestWorker, dump, enqueue, listening, new_job, raw
 
 

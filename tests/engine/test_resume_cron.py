@@ -1,7 +1,7 @@
 """resume_cron: a paused schedule goes on with the next tick from now."""
 
 from penstock.engine.engine import Engine
-from penstock.schedule import first
+from penstock.model.schedule import first
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, happened, listening, new_spec, set_cron, standing_of, tick
 

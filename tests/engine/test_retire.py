@@ -1,8 +1,8 @@
 """retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
 from tests.engine.factories import (
     TestWorker,
     enqueue,

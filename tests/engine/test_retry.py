@@ -1,9 +1,9 @@
 """retry: running → scheduled, or → ready without a delay; one failure more."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
-from penstock.job import Attempt
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
+from penstock.model.header import Attempt
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

@@ -1,8 +1,8 @@
 """The dead members of a batch run again, and their end is another end."""
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine, Retention
-from penstock.engine.mend import reconcile
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, batch_of, made_by, new_job, numbers_of, open_batch, states
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.engine.keys import KINDS, Keys
 from penstock.engine.scripts import load
 from penstock.errors import BadOption
-from penstock.job import Header
+from penstock.model.header import Header
 
 VERBS = sorted(load())
 

@@ -1,8 +1,8 @@
 """set_cron: makes a schedule or changes it; what is the same stays as it is."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
-from penstock.schedule import first
+from penstock.engine.read.views import Views
+from penstock.model.schedule import first
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, enqueue, new_job, raw, states
 

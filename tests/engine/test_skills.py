@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.answers import read_letter
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,

@@ -1,8 +1,8 @@
 """snooze: running → scheduled, no attempt used."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.link import Call
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.transport.script_client import ScriptCall
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, enqueue, new_job, populate, raw, states
 from tests.engine.factories import dump as whole_dump
 
 Attempt = tuple[str, str, int]  # worker, job, call number
 
-SETTLES: dict[str, Callable[[Engine, str, str, int], Call[Any]]] = {
+SETTLES: dict[str, Callable[[Engine, str, str, int], ScriptCall[Any]]] = {
     "complete": lambda engine, worker, job, call: engine.complete(worker, [(job, call, b"result")]),
     "retry": lambda engine, worker, job, call: engine.retry(worker, [(job, call, 1_000, "error", "{}")]),
     "bury": lambda engine, worker, job, call: engine.bury(worker, [(job, call, "failed", "{}")]),

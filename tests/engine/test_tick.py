@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
-from penstock.schedule import Ticks, job_of, plan
+from penstock.engine.read.views import Views
+from penstock.model.schedule import Ticks, job_of, plan
 from tests.conftest import Clock
 from tests.engine.factories import (
     TestWorker,

@@ -1,7 +1,7 @@
 """transfer: jobs that wait do so in another queue, in the order in which they had come."""
 
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.engine.factories import (
     LIMITED,
     ORDERED,

@@ -1,9 +1,9 @@
 """tune: what a lane allows is set by hand, or again as the code says. What waits is shown if there is room."""
 
 from penstock.engine.answers import Lease
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.mend import reconcile
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.reconcile import reconcile
 from tests.engine.factories import (
     ORDERED,
     TestWorker,

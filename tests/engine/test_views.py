@@ -1,7 +1,7 @@
 """Views: what is stored, as it is read from the outside."""
 
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, new_job, populate
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from penstock.client.waiter import Waiter
 from penstock.engine.engine import PAGE, Engine
-from penstock.waiter import Waiter
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, listening, new_job, open_batch, raw
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.backoff import Backoff, backoff
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
-from penstock.worker.outcome import Again, Dead, Policy, judge
+from penstock.engine.read.views import Views
+from penstock.model.backoff import Backoff, backoff
+from penstock.worker.outcome import Buried, Policy, Retried, judge
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, header_of, new_job
 
@@ -32,7 +32,7 @@ async def test_a_job_waits_exactly_as_stated_and_is_given_up_after_the_maximum(
         (lease,) = await worker.lease()
         assert lease.header.attempt == number
         outcome = judge(lease, ValueError(f"try {number}"), Policy(backoff(policy), None, ()))
-        assert isinstance(outcome, Again)
+        assert isinstance(outcome, Retried)
         await engine.retry(worker.name, [(lease.id, call_of(lease), outcome.delay, outcome.reason, outcome.error)])
         assert (await header_of(engine, "a")).due == clock() + wait
         clock.advance(wait - 1)
@@ -41,7 +41,7 @@ async def test_a_job_waits_exactly_as_stated_and_is_given_up_after_the_maximum(
         assert (await engine.promote()).moved == 1
     (lease,) = await worker.lease()
     outcome = judge(lease, ValueError("the last one"), Policy(backoff(policy), None, ()))
-    assert isinstance(outcome, Dead)
+    assert isinstance(outcome, Buried)
     assert outcome.reason == "retries_exhausted"
     await worker.bury(lease, outcome.reason, outcome.error)
     record = await Views(engine).job("a")
@@ -66,10 +66,10 @@ async def test_a_job_taken_from_the_dead_letter_has_its_whole_budget_again(engin
     worker, policy = await TestWorker(engine).register(), Policy(Backoff(jitter=False), None, ())
     await enqueue(engine, new_job("a", retries=1))
     for _ in range(2):
-        for expected in (Again, Dead):
+        for expected in (Retried, Buried):
             (lease,) = await worker.lease()
             assert isinstance(judge(lease, ValueError(), policy), expected)
-            await (worker.retry(lease) if expected is Again else worker.bury(lease))
+            await (worker.retry(lease) if expected is Retried else worker.bury(lease))
         assert await engine.revive(["a"]) == ["ok"]
     record = await Views(engine).job("a")
     assert record is not None

@@ -11,9 +11,9 @@ from starlette.routing import Mount
 
 from penstock import BadOption, Penstock
 from penstock.http.access import ROLES, Role, Trust
-from penstock.http.meters import Meters
-from penstock.http.routes import Route
-from penstock.http.table import all_routes
+from penstock.http.request_metrics import RequestMetrics
+from penstock.http.route import Route
+from penstock.http.route_table import all_routes
 from tests.http.harness import bearer, client_at, listening, serving
 
 TOKENS: dict[str, Role] = {f"{role}-secret": role for role in ROLES}
@@ -23,7 +23,7 @@ PROBES = {"/livez", "/readyz"}
 
 @pytest.fixture
 def routes(app: Penstock) -> list[Route]:
-    return all_routes(app.program, Meters())
+    return all_routes(app.program, RequestMetrics())
 
 
 def path_of(path: str) -> str:
@@ -56,7 +56,7 @@ async def test_each_role_may_what_the_table_says_and_nothing_else(
                 assert found.status_code == 403, route
             else:
                 assert found.status_code not in {401, 403, 500}, route
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 def test_a_viewer_can_change_nothing(routes: list[Route]) -> None:

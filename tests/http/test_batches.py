@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from penstock import BatchStatus, Penstock
-from penstock.http import bulk
+from penstock.api.program import Program
+from penstock.http import bulk_actions
 from penstock.http.access import Access
-from penstock.http.table import make_service
-from penstock.program import Program
+from penstock.http.route_table import make_service
+from penstock.worker.queue_stream import QueueStream
 from tests.http.harness import client_at, listening
 from tests.http.test_selections import all_of
 
@@ -192,7 +193,7 @@ async def test_what_is_sealed_ended_cancelled_or_unknown_takes_no_members(
     for method, end, sent in asked:
         status, detail = problem(await client.request(method, f"{BATCHES}/nothing{end}", json=sent))
         assert (status, "no batch 'nothing'" in detail) == (404, True)
-    assert (await app.hub.views.counts())["default"] == {"ready": 0, "scheduled": 1, "cancelled": 1}
+    assert (await app.client.views.counts())["default"] == {"ready": 0, "scheduled": 1, "cancelled": 1}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ async def test_cancelling_answers_in_time_however_many_there_are(
 ) -> None:
     path = f"{BATCHES}/{await opened(client)}"
     await client.post(f"{path}/jobs", json=[job(number) for number in range(1_000)])
-    monkeypatch.setattr(bulk, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk_actions, "SECONDS", 0.0)
     with caplog.at_level(logging.INFO, "penstock.audit"):
         found = (await client.post(f"{path}/cancel", params={"reason": "hunter2"})).json()
     assert (found["open"], found["pending"] > 0) == (False, True)
@@ -281,7 +282,7 @@ async def test_a_batch_is_opened_looked_at_and_steered_without_the_code(app: Pen
     async with app.batch("theirs") as batch:
         await batch.add(app.tasks["work"].call(-7))
     await app.run_until_idle()
-    bare = Program(app.name, app.settings, lambda: app.hub)
+    bare = Program(app.name, app.settings, lambda: app.client, QueueStream)
     async with listening(make_service(bare, Access())) as port, client_at(port) as client:
         path = f"{BATCHES}/{batch.id}"
         (row,) = (await client.get(f"{path}/finished")).json()["items"]

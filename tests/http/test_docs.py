@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.http.events import Feed
-from penstock.http.table import ROUTES
+from penstock.http.route_table import ROUTES
+from penstock.http.routes.events import Feed
 from tests.conftest import namespace
 from tests.http.processes import TASKS, serve
 from tests.servers import Server

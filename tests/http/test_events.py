@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.http import events
+from penstock.http.routes import events
 from tests.api.looks import eventually
 from tests.http.harness import client_at, listening, serving
 

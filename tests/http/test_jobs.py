@@ -75,7 +75,7 @@ async def test_who_hangs_up_is_not_waited_for(app: Penstock, client: httpx.Async
     job = (await client.post(JOBS, json={"task": "add", "args": [1]})).json()
     with pytest.raises(httpx.ReadTimeout):
         await client.get(f"{JOBS}/{job['id']}?wait=60", timeout=0.3)
-    desk = next(iter(app.hub.waiter._desks.values()))
+    desk = next(iter(app.client.waiter._desks.values()))
     await eventually(lambda: not desk._waiting)
 
 
@@ -139,7 +139,7 @@ async def test_a_name_that_several_tasks_have_is_a_problem_that_names_them(
     found = await client.post(JOBS, json={"task": "post"})
     detail = "several tasks are called 'post'; say which: mail:post, shop:post"
     assert (found.status_code, found.json()["detail"]) == (422, detail)
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 async def test_a_key_makes_one_job_of_a_task_without_its_module(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -191,7 +191,7 @@ async def test_every_option_is_taken_by_its_name(app: Penstock, client: httpx.As
     assert (found.status_code, found.json()["state"]) == (201, "scheduled")
     status = await (await app.get_job("named")).status()
     assert (status.queue, status.priority, status.retries, status.tags) == ("other", 1, 7, ("x",))
-    record = await app.hub.views.job("named")
+    record = await app.client.views.job("named")
     assert record is not None
     assert record.header.lanes[:2] == ["lock:a", "lock:b"]
     assert (await client.get(f"{JOBS}/named")).json()["arguments"] == {"x": 1, "y": "[redacted]"}
@@ -233,7 +233,7 @@ async def test_what_is_wrong_is_a_problem_that_says_so(
     assert (found.status_code, found.headers["content-type"]) == (422, "application/problem+json")
     assert hint in found.json()["detail"]
     assert found.json()["title"]
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 async def test_a_failed_job_says_why_and_can_be_run_again(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -297,7 +297,7 @@ async def test_a_result_that_is_no_longer_kept_is_said_so(app: Penstock, client:
 async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(
     app: Penstock, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    engine = app.hub.engine
+    engine = app.client.engine
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a", payload=b"\x90"))
     (lease,) = await worker.lease()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.http import bodies, punctual
+from penstock.http import header_timeout, parsing
 from tests.http.harness import client_at, listening, serving
 
 JOBS = "/api/v1/jobs"
@@ -53,7 +53,7 @@ async def test_a_body_that_is_too_much_or_no_json_is_refused(
     assert found.status_code == status, found.text[:300]
     assert found.headers["content-type"] == "application/problem+json"
     assert len(found.content) < 2_000
-    assert await app.hub.views.counts() == {}
+    assert await app.client.views.counts() == {}
 
 
 async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.AsyncClient) -> None:
@@ -82,7 +82,7 @@ async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient)
 async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "SECONDS", 0.3)
+    monkeypatch.setattr(parsing, "SECONDS", 0.3)
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     writer.write(head.encode() + b"{")
@@ -92,8 +92,8 @@ async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(punctual, "SECONDS", 0.5)
-    async with listening(app.asgi(), http=punctual.Punctual, timeout_keep_alive=30) as port:
+    monkeypatch.setattr(header_timeout, "SECONDS", 0.5)
+    async with listening(app.asgi(), http=header_timeout.HeaderTimeoutProtocol, timeout_keep_alive=30) as port:
         for whole, begun in ((b"", b""), (b"", _HEAD[:30]), (_HEAD, _HEAD[:5])):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(whole)
@@ -109,7 +109,9 @@ async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkey
 
 
 async def test_a_head_that_is_too_large_is_refused(app: Penstock) -> None:
-    async with listening(app.asgi(), http=punctual.Punctual, h11_max_incomplete_event_size=65_536) as port:
+    async with listening(
+        app.asgi(), http=header_timeout.HeaderTimeoutProtocol, h11_max_incomplete_event_size=65_536
+    ) as port:
         async with client_at(port) as client:
             assert (await client.get("/livez", headers={"X-Large": "x" * 60_000})).status_code == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Penstock, Snooze
-from penstock.engine.sums import Sum
-from penstock.totals import Totals
+from penstock.engine.read.statistics import Statistic
+from penstock.metrics.counters import Counters
 from tests.api.looks import eventually
 from tests.http.harness import serving
 
@@ -77,7 +77,7 @@ async def test_counters_equal_an_independent_ledger_after_10_000_mixed_jobs(app:
 
 async def _lost(app: Penstock) -> dict[str, int]:
     """A worker takes jobs, dies before it starts them, and settles them afterwards nevertheless."""
-    engine = app.hub.engine
+    engine = app.client.engine
     await engine.register("lost", 60_000)
     leased = (await engine.lease("lost", 1, want=2)).leases  # none with a lock
     await engine.reap_worker("lost", [], 60_000)
@@ -86,7 +86,7 @@ async def _lost(app: Penstock) -> dict[str, int]:
 
 
 async def _have_ended(app: Penstock) -> bool:
-    counts = (await app.hub.views.counts())["mixed"]
+    counts = (await app.client.views.counts())["mixed"]
     return sum(counts.get(state, 0) for state in ("done", "dead", "cancelled")) == 10_000
 
 
@@ -141,7 +141,7 @@ async def test_waits_and_runs_fall_into_their_ranges(app: Penstock, client: http
 
 
 async def _are_done(app: Penstock, queue: str, number: int) -> bool:
-    return (await app.hub.views.counts())[queue].get("done", 0) == number
+    return (await app.client.views.counts())[queue].get("done", 0) == number
 
 
 async def test_there_is_a_bounded_number_of_queues(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -164,7 +164,7 @@ async def test_promtool_accepts_it(app: Penstock, client: httpx.AsyncClient) -> 
     await add.enqueue()
     job = await add.enqueue()
     await app.run_until_idle()
-    await app.hub.engine.complete("nobody", [(job.id, 1, b"")])
+    await app.client.engine.complete("nobody", [(job.id, 1, b"")])
     await client.get("/api/v1/queues")
     text = (await client.get("/metrics")).content
     assert b"penstock_stale_total{" in text
@@ -174,12 +174,12 @@ async def test_promtool_accepts_it(app: Penstock, client: httpx.AsyncClient) -> 
 
 
 def test_totals_only_grow_though_minutes_are_forgotten() -> None:
-    totals, steps = Totals(), list[Any]()
+    totals, steps = Counters(), list[Any]()
     for sums in (
-        [Sum(1, "q", "lease", 5)],
-        [Sum(1, "q", "lease", 7), Sum(2, "q", "lease", 1)],
-        [Sum(2, "q", "lease", 3)],
-        [Sum(2, "q", "lease", 3), Sum(3, "q", "lease", 4)],
+        [Statistic(1, "q", "lease", 5)],
+        [Statistic(1, "q", "lease", 7), Statistic(2, "q", "lease", 1)],
+        [Statistic(2, "q", "lease", 3)],
+        [Statistic(2, "q", "lease", 3), Statistic(3, "q", "lease", 4)],
         [],
     ):
         totals.add(sums)

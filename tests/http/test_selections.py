@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from penstock import Penstock, current_job
-from penstock.http import bulk
-from penstock.job import STATES
-from penstock.selection import Selection
+from penstock.api.selection import Selection
+from penstock.http import bulk_actions
+from penstock.model.header import STATES
 
 API = "/api/v1"
 
@@ -108,13 +108,13 @@ async def test_an_action_on_many_says_how_far_it_came(
 ) -> None:
     await app.enqueue_many(app.tasks["work"].call(n) for n in range(1_000))
     await app.run_until_idle()
-    monkeypatch.setattr(bulk, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk_actions, "SECONDS", 0.0)
     first = (await client.post(f"{API}/dead/retry", json={})).json()
     assert (first["more"], first["changed"] < 500) == (True, True)
     monkeypatch.undo()
     rest = (await client.post(f"{API}/dead/retry", json={})).json()
     assert rest["more"] is False
-    assert await Selection(lambda: app.hub, app.jobs(state="dead")._choice).count() == 0
+    assert await Selection(lambda: app.client, app.jobs(state="dead")._choice).count() == 0
 
 
 async def test_a_job_shows_what_it_wrote(app: Penstock, client: httpx.AsyncClient) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.embedded import Embedded
+from penstock.server.embedded.server import EmbeddedServer
 from tests.server.helpers import Server, User, clean
 
 
@@ -27,8 +27,8 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def embedded(data: Path) -> Iterator[Embedded]:
-    embedded = Embedded(data)
+def embedded(data: Path) -> Iterator[EmbeddedServer]:
+    embedded = EmbeddedServer(data)
     yield embedded
     embedded.release()
 

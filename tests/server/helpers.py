@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import redis
 
-from penstock.server.binary import find_binary
-from penstock.server.daemon import SERVER, WATCHER, owner_at
-from penstock.server.places import path_lock, socket_path
+from penstock.server.embedded.binary import find_binary
+from penstock.server.embedded.daemon import SERVER, WATCHER, owner_at
+from penstock.server.embedded.paths import path_lock, socket_path
 from tests.servers import free_pair
 
 USER = Path(__file__).with_name("user.py")

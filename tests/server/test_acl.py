@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, PenstockError
-from penstock.engine.audit import audit
-from penstock.engine.diagnose import examine
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.doctor import examine
 from tests.servers import Server, running
 
 GUIDE = Path(__file__).parents[2] / "docs" / "workers.md"
@@ -40,8 +40,8 @@ async def test_the_user_can_do_all_that_an_app_does(url: str) -> None:
         assert (await batch.wait(5)).done == 1
         assert [event.kind async for event in job.events()][-1] == "complete"
         assert add.enqueue_sync(5, 6).created
-        assert await audit(app.hub.engine) == []
-        assert (await examine(app.hub.engine)).healthy
+        assert await audit(app.client.engine) == []
+        assert (await examine(app.client.engine)).healthy
 
 
 async def test_another_namespace_is_refused_with_the_reason(url: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadOption, Unavailable
-from penstock.server import binary
-from penstock.server.binary import environment, find_binary
+from penstock.server.embedded import binary
+from penstock.server.embedded.binary import environment, find_binary
 
 
 def executable(path: Path) -> Path:

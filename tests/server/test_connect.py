@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from penstock.errors import PenstockError, Unavailable, UnsuitableServer
-from penstock.server.connect import Endpoint
-from penstock.server.nodes import Node
+from penstock.server.endpoint import Endpoint
+from penstock.server.pool import Node
 from penstock.server.search import Search
 from penstock.server.urls import parse
 from tests.proxy import proxied

@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from penstock.errors import BadOption, Unavailable, UnsuitableServer
-from penstock.server import embedded as embedded_module
-from penstock.server import places
-from penstock.server.binary import find_binary
-from penstock.server.embedded import Embedded
-from penstock.server.places import socket_path
-from penstock.server.probe import POINTER
+from penstock.server.embedded import paths
+from penstock.server.embedded import server as embedded_module
+from penstock.server.embedded.binary import find_binary
+from penstock.server.embedded.paths import socket_path
+from penstock.server.embedded.probe import POINTER
+from penstock.server.embedded.server import EmbeddedServer
 from tests.server.helpers import (
     User,
     clean,
@@ -69,7 +69,7 @@ def config(path: Path, name: str) -> object:
         return client.config_get(name)[name]
 
 
-def test_the_first_use_starts_a_server_and_the_next_finds_it(embedded: Embedded, data: Path) -> None:
+def test_the_first_use_starts_a_server_and_the_next_finds_it(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
     assert ping(path)
     pid = server_pid(data)
@@ -77,7 +77,9 @@ def test_the_first_use_starts_a_server_and_the_next_finds_it(embedded: Embedded,
     assert servers(data) == [pid]
 
 
-def test_the_server_keeps_everything_on_disk_and_listens_to_its_owner_only(embedded: Embedded, data: Path) -> None:
+def test_the_server_keeps_everything_on_disk_and_listens_to_its_owner_only(
+    embedded: EmbeddedServer, data: Path
+) -> None:
     path = embedded.ensure()
     settings = {name: config(path, name) for name in ("appendonly", "appendfsync", "save", "maxmemory-policy", "port")}
     assert settings == {
@@ -93,14 +95,14 @@ def test_the_server_keeps_everything_on_disk_and_listens_to_its_owner_only(embed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="shows what it was started with under /proc")
-def test_the_server_runs_with_memory_at_hand(embedded: Embedded, data: Path) -> None:
+def test_the_server_runs_with_memory_at_hand(embedded: EmbeddedServer, data: Path) -> None:
     embedded.ensure()
     started_with = Path(f"/proc/{server_pid(data)}/environ").read_bytes().split(b"\0")
     assert b"GLIBC_TUNABLES=glibc.malloc.tcache_count=4000" in started_with
 
 
 def test_one_line_says_that_it_is_embedded_and_where(
-    embedded: Embedded, data: Path, caplog: pytest.LogCaptureFixture
+    embedded: EmbeddedServer, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     embedded.ensure()
     embedded.ensure()
@@ -108,7 +110,7 @@ def test_one_line_says_that_it_is_embedded_and_where(
     assert [str(data) in text for text in said] == [True]
 
 
-def test_a_pointer_file_tells_people_where_the_socket_is(embedded: Embedded, data: Path) -> None:
+def test_a_pointer_file_tells_people_where_the_socket_is(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
     assert json.loads((data / POINTER).read_text()) == {"socket": str(path), "pid": server_pid(data)}
 
@@ -148,7 +150,7 @@ def test_killing_the_server_alone_hurts_nobody_for_long(start_user: StartUser, d
 
 
 def test_killing_everything_loses_nothing_that_was_acknowledged_two_seconds_before(
-    start_user: StartUser, embedded: Embedded, data: Path
+    start_user: StartUser, embedded: EmbeddedServer, data: Path
 ) -> None:
     user = start_user()
     user.hear()
@@ -171,7 +173,7 @@ def test_killing_everything_loses_nothing_that_was_acknowledged_two_seconds_befo
 
 
 def test_after_everything_was_killed_the_next_user_needs_no_help(
-    start_user: StartUser, embedded: Embedded, data: Path
+    start_user: StartUser, embedded: EmbeddedServer, data: Path
 ) -> None:
     user = start_user()
     user.hear()
@@ -187,7 +189,7 @@ def test_after_everything_was_killed_the_next_user_needs_no_help(
 
 
 def test_a_pointer_to_a_foreign_process_is_not_believed_and_does_it_no_harm(
-    embedded: Embedded, data: Path, tmp_path: Path
+    embedded: EmbeddedServer, data: Path, tmp_path: Path
 ) -> None:
     data.mkdir()
     foreign = tmp_path / "f.sock"
@@ -212,7 +214,7 @@ def test_a_pointer_to_a_foreign_process_is_not_believed_and_does_it_no_harm(
 
 
 @pytest.mark.parametrize("words", ["", "nonsense", "[]", '{"socket": 7}', '{"socket": "\\u0000"}'])
-def test_a_spoilt_pointer_file_does_not_matter(embedded: Embedded, data: Path, words: str) -> None:
+def test_a_spoilt_pointer_file_does_not_matter(embedded: EmbeddedServer, data: Path, words: str) -> None:
     data.mkdir()
     (data / POINTER).write_text(words)
     assert ping(embedded.ensure())
@@ -220,14 +222,14 @@ def test_a_spoilt_pointer_file_does_not_matter(embedded: Embedded, data: Path, w
     assert ping(embedded.ensure())
 
 
-def test_a_socket_file_that_nobody_listens_on_is_replaced(embedded: Embedded, data: Path) -> None:
+def test_a_socket_file_that_nobody_listens_on_is_replaced(embedded: EmbeddedServer, data: Path) -> None:
     data.mkdir()
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(socket_path(data)))
     assert ping(embedded.ensure())
 
 
-def test_a_server_whose_socket_was_cleaned_away_is_ended_and_replaced(embedded: Embedded, data: Path) -> None:
+def test_a_server_whose_socket_was_cleaned_away_is_ended_and_replaced(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
     write(path, "k", "v")
     old = server_pid(data)
@@ -240,7 +242,7 @@ def test_a_server_whose_socket_was_cleaned_away_is_ended_and_replaced(embedded: 
 
 
 def test_a_stopped_server_without_its_socket_is_replaced_as_well(
-    embedded: Embedded, data: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_module, "LONGEST_END", 0.2)
     path = embedded.ensure()
@@ -253,14 +255,14 @@ def test_a_stopped_server_without_its_socket_is_replaced_as_well(
 
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
 def test_a_server_whose_directory_is_gone_keeps_its_users_and_gets_no_other_beside_it(
-    embedded: Embedded, data: Path, how: str, caplog: pytest.LogCaptureFixture
+    embedded: EmbeddedServer, data: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(embedded.ensure(), "k", "v")
     old = server_pid(data)
     data.rename(data.with_name("moved")) if how == "moved" else shutil.rmtree(data)
     if how == "replaced":
         data.mkdir(mode=0o700)
-    other = Embedded(data)
+    other = EmbeddedServer(data)
     with pytest.raises(Unavailable, match=rf"(?s){data} was removed, moved or replaced.*process {old}.*begins empty"):
         other.ensure()
     assert not servers(data)
@@ -274,18 +276,18 @@ def test_a_server_whose_directory_is_gone_keeps_its_users_and_gets_no_other_besi
     other.release()
 
 
-def test_a_directory_that_was_moved_away_is_served_where_it_is_now(embedded: Embedded, data: Path) -> None:
+def test_a_directory_that_was_moved_away_is_served_where_it_is_now(embedded: EmbeddedServer, data: Path) -> None:
     write(embedded.ensure(), "k", "v")
     moved = data.with_name("moved")
     data.rename(moved)
-    other = Embedded(moved)
+    other = EmbeddedServer(moved)
     assert read(other.ensure(), "k") == b"v"
     moved.rename(data)
     assert read(embedded.ensure(), "k") == b"v"
     other.release()
 
 
-def test_a_server_that_was_killed_without_its_directory_is_replaced(embedded: Embedded, data: Path) -> None:
+def test_a_server_that_was_killed_without_its_directory_is_replaced(embedded: EmbeddedServer, data: Path) -> None:
     write(embedded.ensure(), "k", "v")
     old = server_pid(data)
     shutil.rmtree(data)
@@ -294,7 +296,7 @@ def test_a_server_that_was_killed_without_its_directory_is_replaced(embedded: Em
     assert server_pid(data) != old
 
 
-def test_data_files_without_their_manifest_are_one_clear_error_and_stay(embedded: Embedded, data: Path) -> None:
+def test_data_files_without_their_manifest_are_one_clear_error_and_stay(embedded: EmbeddedServer, data: Path) -> None:
     write(embedded.ensure(), "k", "v")
     end_everything(data)
     folder = data / "appendonlydir"
@@ -309,7 +311,7 @@ def test_data_files_without_their_manifest_are_one_clear_error_and_stay(embedded
 
 
 def test_a_server_that_was_killed_during_its_first_start_leaves_nothing_that_stops_the_next(
-    embedded: Embedded, data: Path
+    embedded: EmbeddedServer, data: Path
 ) -> None:
     embedded.ensure()
     end_everything(data)
@@ -319,7 +321,7 @@ def test_a_server_that_was_killed_during_its_first_start_leaves_nothing_that_sto
 
 
 def test_a_server_that_does_not_answer_is_named_and_left_alone(
-    embedded: Embedded, data: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_module, "DEADLINE", 0.2)
     embedded.ensure()
@@ -336,7 +338,7 @@ def test_a_path_of_two_hundred_characters_works(tmp_path: Path) -> None:
     data = tmp_path / ("x" * (200 - len(str(tmp_path)) - 3)) / "y"
     data = data.with_name("y" * (200 - len(str(data)) + 1))
     assert len(str(data)) >= 200
-    embedded = Embedded(data)
+    embedded = EmbeddedServer(data)
     try:
         assert ping(embedded.ensure())
     finally:
@@ -346,7 +348,7 @@ def test_a_path_of_two_hundred_characters_works(tmp_path: Path) -> None:
 
 def test_a_path_with_spaces_quotes_and_umlauts_works(tmp_path: Path) -> None:
     data = tmp_path / "Mein \"Ordner\" 'ä' \\ %20 #"
-    embedded = Embedded(data)
+    embedded = EmbeddedServer(data)
     try:
         write(embedded.ensure(), "k", "v")
         assert (data / "appendonlydir").is_dir()
@@ -383,7 +385,7 @@ def test_the_server_stops_after_its_last_user_however_that_went(
 
 
 def test_a_user_who_comes_within_the_linger_keeps_the_server(
-    data: Path, embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    data: Path, embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_EMBEDDED_LINGER", "1")
     embedded.ensure()
@@ -406,7 +408,7 @@ def test_users_who_come_and_go_while_the_server_stops_are_never_without_one(
     monkeypatch.setenv("PENSTOCK_EMBEDDED_LINGER", "0")
     pids = set()
     for turn in range(30):
-        user = Embedded(data)
+        user = EmbeddedServer(data)
         path = user.ensure()
         pids.add(server_pid(data))
         write(path, f"k{turn}", "v")
@@ -417,11 +419,11 @@ def test_users_who_come_and_go_while_the_server_stops_are_never_without_one(
     assert len(pids) >= 15
 
 
-def test_a_watcher_that_was_killed_is_replaced_by_the_next_user(embedded: Embedded, data: Path) -> None:
+def test_a_watcher_that_was_killed_is_replaced_by_the_next_user(embedded: EmbeddedServer, data: Path) -> None:
     embedded.ensure()
     end(watcher_pid(data))
     until(lambda: not watchers(data))
-    other = Embedded(data)
+    other = EmbeddedServer(data)
     other.ensure()
     assert watcher_pid(data)
     other.release()
@@ -497,14 +499,14 @@ def test_the_socket_does_not_go_where_others_could_put_theirs(
     assert socket_path(data).parent != folder
 
 
-def test_production_is_refused(embedded: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_production_is_refused(embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_ENV", "production")
     with pytest.raises(UnsuitableServer, match="PENSTOCK_URL"):
         embedded.ensure()
 
 
 def test_a_network_file_system_is_refused(
-    embedded: Embedded, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
@@ -512,21 +514,21 @@ def test_a_network_file_system_is_refused(
         f"2 1 0:5 / {tmp_path} rw - nfs4 host:/export rw\n"
         "3 1 0:6 / /else\\040where rw - tmpfs tmpfs rw\n"
     )
-    monkeypatch.setattr(places, "MOUNTS", mounts)
+    monkeypatch.setattr(paths, "MOUNTS", mounts)
     with pytest.raises(UnsuitableServer, match="network file system"):
         embedded.ensure()
-    assert places.filesystem(Path("/else where/x")) == "tmpfs"
-    assert places.filesystem(Path("/elsewhere")) == "ext4"
+    assert paths.filesystem(Path("/else where/x")) == "tmpfs"
+    assert paths.filesystem(Path("/elsewhere")) == "ext4"
 
 
 def test_a_data_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnsuitableServer, match="embedded:///some/directory"):
-        Embedded(tmp_path / "file" / "data").ensure()
+        EmbeddedServer(tmp_path / "file" / "data").ensure()
 
 
 def test_a_binary_that_ends_at_once_is_one_clear_error_with_its_last_words(
-    embedded: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(script(tmp_path, "echo I cannot; exit 1")))
     with pytest.raises(Unavailable, match=r"(?s)ended as soon as it was started.*I cannot"):
@@ -534,7 +536,7 @@ def test_a_binary_that_ends_at_once_is_one_clear_error_with_its_last_words(
 
 
 def test_a_binary_that_cannot_be_run_is_one_clear_error(
-    embedded: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF nothing")
@@ -545,7 +547,7 @@ def test_a_binary_that_cannot_be_run_is_one_clear_error(
 
 
 def test_a_binary_that_never_listens_is_given_up(
-    embedded: Embedded, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_module, "DEADLINE", 0.5)
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(script(tmp_path, "echo thinking; exec sleep 600")))
@@ -554,13 +556,13 @@ def test_a_binary_that_never_listens_is_given_up(
     end(server_pid(data))
 
 
-def test_a_bad_linger_is_one_clear_error(embedded: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_linger_is_one_clear_error(embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_EMBEDDED_LINGER", "soon")
     with pytest.raises(BadOption, match="PENSTOCK_EMBEDDED_LINGER"):
         embedded.ensure()
 
 
-def test_a_damaged_file_is_one_clear_error_whose_advice_works(embedded: Embedded, data: Path) -> None:
+def test_a_damaged_file_is_one_clear_error_whose_advice_works(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
     write(path, "k", "v")
     end_everything(data)
@@ -574,7 +576,7 @@ def test_a_damaged_file_is_one_clear_error_whose_advice_works(embedded: Embedded
 
 
 def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
-    embedded: Embedded, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = embedded.ensure()
     with redis.Redis(unix_socket_path=str(path)) as client, client.pipeline(transaction=False) as pipe:
@@ -591,7 +593,7 @@ def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
     assert read(path, "k9999") == b"v"
 
 
-def test_the_log_does_not_grow_for_ever(embedded: Embedded, data: Path) -> None:
+def test_the_log_does_not_grow_for_ever(embedded: EmbeddedServer, data: Path) -> None:
     data.mkdir()
     (data / "server.log").write_bytes(b"x" * (2 << 20))
     embedded.ensure()

@@ -124,7 +124,7 @@ async def test_callers_and_a_worker_leave_a_primary_that_hangs_for_its_replica(f
 
     async def read_again_and_again() -> None:
         while True:
-            await app.hub.views.counts()
+            await app.client.views.counts()
             answered["view"] = time.monotonic()
             await asyncio.sleep(0.01)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.proxy import proxied
@@ -17,7 +17,7 @@ from tests.servers import Server
 async def test_calls_side_by_side_get_their_own_answers_when_a_reply_is(single: Server, copies: int) -> None:
     with proxied(single.port) as proxy:
         async with Penstock(namespace(), url=proxy.url) as app:
-            engine = app.hub.engine
+            engine = app.client.engine
 
             @app.task
             async def echo(x: int) -> int:
@@ -34,7 +34,7 @@ async def test_calls_side_by_side_get_their_own_answers_when_a_reply_is(single: 
                     engine.cancel(["unknown", "unknown-too"]),
                 ]
                 async with asyncio.timeout(4):
-                    found = await asyncio.gather(*map(engine.link.run, calls))
+                    found = await asyncio.gather(*map(engine.script_client.run, calls))
                 assert proxy.has_passed_on
                 assert found[0] == ["missing"]
                 assert found[1].words == ["unknown"]
@@ -52,11 +52,11 @@ async def test_calls_one_after_the_other_get_their_own_answers_when_a_reply_is(
 ) -> None:
     with proxied(single.port) as proxy:
         async with Penstock(namespace(), url=proxy.url) as app:
-            engine = app.hub.engine
+            engine = app.client.engine
 
             async def send(call: Any) -> Any:
                 async with asyncio.timeout(4):
-                    return await (asyncio.to_thread(call.sync) if blocking else engine.link.run(call))
+                    return await (asyncio.to_thread(call.sync) if blocking else engine.script_client.run(call))
 
             await send(engine.cancel(["x"]))
             for _ in range(3):
@@ -74,13 +74,15 @@ async def test_calls_one_after_the_other_get_their_own_answers_when_a_reply_is(
 async def test_plain_reads_get_their_own_answers_when_a_reply_is(single: Server, copies: int, blocking: bool) -> None:
     with proxied(single.port) as proxy:
         async with Penstock(namespace(), url=proxy.url) as app:
-            engine, views = app.hub.engine, app.hub.views
+            engine, views = app.client.engine, app.client.views
 
             async def echo(text: str) -> bytes:
                 command = ("EVAL", f"return '{text}'", 0)
                 if blocking:
-                    return bytes(await asyncio.to_thread(engine.link.ask_sync, lambda c: c.execute_command(*command)))
-                return bytes(await engine.link.ask(lambda c: c.execute_command(*command)))
+                    return bytes(
+                        await asyncio.to_thread(engine.script_client.ask_sync, lambda c: c.execute_command(*command))
+                    )
+                return bytes(await engine.script_client.ask(lambda c: c.execute_command(*command)))
 
             for number in range(10):
                 proxy.pass_on(copies, "EVAL")

@@ -12,7 +12,7 @@ import sys
 
 import redis
 
-from penstock.server.connect import Endpoint
+from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import BatchStatus, Bury, JobContext, JobFailed, Penstock, PenstockError, Snooze, current_job
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from penstock.testing import Sandbox
 from tests.servers import Server
 
@@ -250,7 +250,7 @@ async def test_many_at_once_each_get_their_own_result(app: Penstock, sandbox: Sa
     with sandbox.inline():
         jobs = await asyncio.gather(*(work.enqueue(number) for number in range(20)))
     assert [await job.result(timeout=30) for job in jobs] == list(range(20))
-    assert await audit(app.hub.engine) == []
+    assert await audit(app.client.engine) == []
 
 
 def test_what_a_worker_runs_is_not_failed_by_what_it_enqueues(app: Penstock, sandbox: Sandbox) -> None:
@@ -276,6 +276,6 @@ def test_it_goes_on_though_it_was_taken_for_dead(app: Penstock, sandbox: Sandbox
         return 1
 
     with sandbox.inline():
-        (worker,) = asyncio.run(app.hub.views.workers())
-        app.hub.engine.retire(worker.worker).sync()
+        (worker,) = asyncio.run(app.client.views.workers())
+        app.client.engine.retire(worker.worker).sync()
         assert work.enqueue_sync().result_sync(timeout=0) == 1

@@ -23,7 +23,7 @@ def test_the_app_of_the_program_runs_its_jobs_in_the_sandbox_and_nowhere_else(ap
         job = double.enqueue_sync(21)
         sandbox.run_until_idle_sync()
         assert job.result_sync(timeout=0) == 42
-        name = sandbox.app.hub.engine.keys.namespace
+        name = sandbox.app.client.engine.keys.namespace
         assert single.client().keys(f"*{name}*")
     assert single.client().keys(f"*{name}*") == []
     with pytest.raises(PenstockError):
@@ -160,6 +160,6 @@ def test_the_environment_may_name_the_server(app: Penstock, single: Server, monk
     try:
         assert Penstock("made-meanwhile").name
         with Sandbox(app):
-            assert str(app.hub.endpoint) == single.url
+            assert str(app.client.endpoint) == single.url
     finally:
         default_url.cache_clear()

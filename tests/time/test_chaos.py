@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.views import Views
-from penstock.job import FINISHED
-from penstock.schedule import job_of
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import audit
+from penstock.model.header import FINISHED
+from penstock.model.schedule import job_of
 from tests.conftest import namespace, open_engine
 from tests.engine.factories import raw, standing_of
 from tests.servers import Server
@@ -76,7 +76,7 @@ async def test_each_tick_happens_at_most_once_and_is_missed_only_as_it_says(sing
     assert await _overlaps(engine) == []
     assert await audit(engine) == []
     await (await raw(engine)).delete(*engine.all_keys())
-    await engine.link.endpoint.aclose()
+    await engine.script_client.endpoint.aclose()
 
 
 async def _check(engine: Engine, name: str, catch_up: str, overlap: str) -> None:

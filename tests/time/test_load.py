@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
+from penstock.engine.repair.audit import audit
 from tests.conftest import namespace
 from tests.costs import BIG, PAGE, ROUNDS, SMALL, TOO_LONG_US, Meter, best_of_three, grown, slow_each_time
 from tests.engine.factories import new_job
@@ -47,10 +47,10 @@ async def test_a_hundred_thousand_jobs_due_at_one_instant_all_start_once_and_non
         assert (len(started), set(started.values()), early) == (number, {1}, [])
 
     async with app:
-        stopwatch = Stopwatch(app.hub.engine, watched_server, TOO_LONG_US)
+        stopwatch = Stopwatch(app.client.engine, watched_server, TOO_LONG_US)
         await all_at_one_instant()
-        assert await slow_each_time(watched_server, app.hub.engine, stopwatch, all_at_one_instant) == []
-        assert await audit(app.hub.engine) == []
+        assert await slow_each_time(watched_server, app.client.engine, stopwatch, all_at_one_instant) == []
+        assert await audit(app.client.engine) == []
 
 
 @pytest.mark.long

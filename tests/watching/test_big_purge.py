@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
 from penstock.engine.engine import PAGE, Engine, NewJob
-from penstock.engine.link import Call
+from penstock.engine.repair.audit import audit
+from penstock.engine.transport.script_client import ScriptCall
 from tests.conftest import namespace
 from tests.costs import TOO_LONG_US, slow_each_time
 from tests.engine.factories import new_job
@@ -44,7 +44,7 @@ def _job(number: int) -> NewJob:
 
 async def _purge(app: Penstock, number: int) -> int:
     """Fill the queue and purge it while others enqueue there and elsewhere; how many jobs they added to it."""
-    engine, purged, added = app.hub.engine, asyncio.Event(), 0
+    engine, purged, added = app.client.engine, asyncio.Event(), 0
 
     async def enqueue() -> None:
         nonlocal added
@@ -69,11 +69,11 @@ async def test_all_that_waited_in_a_queue_is_purged_while_others_enqueue(app: Pe
     assert sum(counts.values()) == number + added
     for start in range(0, number, PAGE):
         ids = [str(n) for n in range(start, start + PAGE)]
-        assert set(await app.hub.engine.cancel(ids)) == {
+        assert set(await app.client.engine.cancel(ids)) == {
             "cancelled"
         }  # what waited would be cancelled now, and be counted
     assert (await app.queue("mail").status()).counts == counts
-    assert await audit(app.hub.engine) == []
+    assert await audit(app.client.engine) == []
 
 
 @pytest.mark.long
@@ -81,14 +81,14 @@ async def test_all_that_waited_in_a_queue_is_purged_while_others_enqueue(app: Pe
 async def test_no_script_takes_long_while_a_queue_of_300_000_jobs_is_purged_and_others_enqueue(
     app: Penstock, watched_server: Server
 ) -> None:
-    engine = app.hub.engine
+    engine = app.client.engine
     stopwatch = Stopwatch(engine, watched_server, TOO_LONG_US)
     _in_turn(engine)
 
     async def again() -> None:
         await engine.enqueue([new_job("first")])
         await engine.cancel(["first"])
-        client: Any = await engine.link.endpoint.client()
+        client: Any = await engine.script_client.endpoint.client()
         await client.slowlog_reset()  # a fresh server has been given its scripts, which is not what is measured here
         print(f"{2 * await _purge(app, MANY):,} calls of enqueue beside a purge of {MANY:,} jobs")
 
@@ -98,10 +98,10 @@ async def test_no_script_takes_long_while_a_queue_of_300_000_jobs_is_purged_and_
 
 def _in_turn(engine: Engine) -> None:
     """One call at a time, so that a lap has the CPU time of one call: the server runs them one by one anyway."""
-    together, turn = engine.link.together, asyncio.Lock()
+    together, turn = engine.script_client.together, asyncio.Lock()
 
-    async def alone(*calls: Call[Any], **how: Any) -> list[Any]:
+    async def alone(*calls: ScriptCall[Any], **how: Any) -> list[Any]:
         async with turn:
             return await together(*calls, **how)
 
-    engine.link.together = alone  # type: ignore[method-assign]
+    engine.script_client.together = alone  # type: ignore[method-assign]

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from penstock import Lane, Penstock
-from penstock.engine.audit_lanes import miscounts
-from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit_lanes import miscounts
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
 from tests.conftest import Clock, namespace
 from tests.engine.factories import (
     TestWorker,
@@ -46,7 +46,7 @@ async def _full(engine: Engine) -> None:
     await engine.watch("client", ["ready"])
 
 
-def wrong(made: Examination) -> list[Finding]:
+def wrong(made: Doctor) -> list[Diagnosis]:
     """What matters here: the tests' workers know no tasks, and serve no queues."""
     return [one for one in made.findings if one.level == "wrong" and one.rule != "unknown_task"]
 
@@ -191,12 +191,12 @@ async def test_a_busy_system_is_healthy(url: str) -> None:
     feeder = asyncio.create_task(feed())
     async with app.worker(concurrency=10):
         for _ in range(3):
-            assert wrong(await examine(app.hub.engine)) == []
+            assert wrong(await examine(app.client.engine)) == []
         feeder.cancel()
         await asyncio.gather(feeder, return_exceptions=True)
         await app.queue("default").purge()
-    assert (await examine(app.hub.engine)).healthy
-    await (await raw(app.hub.engine)).delete(*app.hub.engine.all_keys())
+    assert (await examine(app.client.engine)).healthy
+    await (await raw(app.client.engine)).delete(*app.client.engine.all_keys())
     await app.aclose()
 
 

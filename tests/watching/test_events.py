@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import BadOption, Event, JobNotFound, Penstock, Retry
-from penstock.events import Events
+from penstock.api.events import Events
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.proxy import proxied
@@ -89,7 +89,7 @@ async def test_a_gap_is_told_where_events_were_trimmed(app: Penstock) -> None:
     (first,) = [one async for one in app.events(since="0").kept()]
     for _ in range(5):
         await send.enqueue()
-    engine = app.hub.engine
+    engine = app.client.engine
     await (await raw(engine)).xtrim(engine.keys("events"), maxlen=2, approximate=False)
     found = [one async for one in app.events(since=first.id, kinds=["enqueue"]).kept()]
     assert [one.kind for one in found] == ["gap", "enqueue", "enqueue"]
@@ -107,7 +107,7 @@ async def test_a_server_that_lost_its_data_is_a_gap_and_what_comes_after_it_is_t
     await send.enqueue()
     events = app.events(since="0")
     await take(events, 1)
-    engine = app.hub.engine
+    engine = app.client.engine
     await (await raw(engine)).delete(*engine.all_keys())
     job = await send.enqueue()
     gap, after = await take(events, 2)
@@ -139,7 +139,7 @@ async def test_an_observer_that_reconnects_under_load_misses_nothing(single: Ser
         async with asyncio.timeout(60):
             await watching
         assert seen == sent
-        await (await raw(app.hub.engine)).delete(*app.hub.engine.all_keys())
+        await (await raw(app.client.engine)).delete(*app.client.engine.all_keys())
         assert proxy.lost
         await observer.aclose()
         await app.aclose()
@@ -184,8 +184,8 @@ async def test_the_events_of_a_job_that_nobody_knows_are_an_error(app: Penstock)
 
 
 async def test_waiting_for_events_does_not_poll(app: Penstock) -> None:
-    client = await raw(app.hub.engine)
-    await app.hub.engine.init()
+    client = await raw(app.client.engine)
+    await app.client.engine.init()
     events = app.events()
     waiting = asyncio.create_task(take(events, 1))
     await asyncio.sleep(0.3)

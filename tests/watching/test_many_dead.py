@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.deaths import Deaths
+from penstock.api.selection import Selection, choose
+from penstock.client.client import Client
 from penstock.engine.engine import Engine
-from penstock.engine.listing import Filter, Listing
-from penstock.hub import Hub
-from penstock.selection import Selection, choose
+from penstock.engine.read.dead_groups import DeadGroups
+from penstock.engine.read.listing import Filter, Listing
 from tests.conftest import namespace, open_engine
 from tests.costs import RUNS, TOO_LONG_US, slow_scripts
 from tests.engine.factories import LIFE, new_job
@@ -37,7 +37,7 @@ def server() -> Iterator[Server]:
 async def engine(server: Server) -> AsyncIterator[Engine]:
     made = open_engine(server.url, namespace())
     yield made
-    await made.link.endpoint.aclose()
+    await made.script_client.endpoint.aclose()
 
 
 def _error(number: int) -> str:
@@ -72,11 +72,11 @@ async def test_the_dead_are_grouped_listed_and_retried_page_by_page(
     engine: Engine, server: Server, number: int
 ) -> None:
     await _bury(engine, number)
-    groups = await Deaths(engine).groups()
+    groups = await DeadGroups(engine).groups()
     assert {one.count for one in groups} == {number // ERRORS}
     assert len(groups) == ERRORS
     rare = number // 10
-    assert sum(one.count for one in await Deaths(engine).groups(Filter(queue="rare"))) == rare
+    assert sum(one.count for one in await DeadGroups(engine).groups(Filter(queue="rare"))) == rare
 
     listed = 0
     async for _ in Listing(engine).each(Filter(state="dead")):
@@ -91,11 +91,11 @@ async def test_the_dead_are_grouped_listed_and_retried_page_by_page(
     assert (few[0], all_[0]) == (51, number + 1)
     assert all_[1] < few[1] + ROOM_KIB
 
-    client: Any = await engine.link.endpoint.client()
+    client: Any = await engine.script_client.endpoint.client()
     await client.slowlog_reset()
     await client.config_resetstat()
     cpu, calls = await _spent(engine)
-    hub = Hub(engine.keys.namespace, server.url, 5.0)
+    hub = Client(engine.keys.namespace, server.url, 5.0)
     stopwatch = Stopwatch(hub.engine, server, TOO_LONG_US)
     assert await Selection(lambda: hub, choose(queue="rare", state="dead")).retry() == rare
     assert await Selection(lambda: hub, choose(group=groups[0].group)).retry() == groups[0].count - rare // ERRORS
@@ -111,6 +111,6 @@ async def test_the_dead_are_grouped_listed_and_retried_page_by_page(
 
 async def _spent(engine: Engine) -> tuple[float, int]:
     """Seconds of CPU that the server had, and scripts that it ran."""
-    client: Any = await engine.link.endpoint.client()
+    client: Any = await engine.script_client.endpoint.client()
     used, stats = await client.info("cpu"), await client.info("commandstats")
     return used["used_cpu_user"] + used["used_cpu_sys"], sum(stats[name]["calls"] for name in RUNS if name in stats)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from penstock import BadOption, Penstock, current_job
-from penstock.engine.views import LogLine
+from penstock.engine.read.views import LogLine
 
 
 async def _told(app: Penstock, kind: str) -> int:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import Event, Penstock
-from penstock.worker.stream import QueueLease
+from penstock.worker.queue_stream import QueueLease
 
 pytest.importorskip("reactivex")
 from reactivex import operators
@@ -58,7 +58,7 @@ async def test_a_stream_gives_leases_and_disposing_gives_the_rest_back(app: Pens
     counts = (await app.queue("mail").status()).counts
     assert (counts["ready"], counts["done"]) == (9, 1)
     async with asyncio.timeout(30):
-        while await app.hub.views.workers():  # noqa: ASYNC110
+        while await app.client.views.workers():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from penstock import BadOption, Bury, Penstock, PenstockError, Snooze, StaleLease, current_job
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 
 
 async def _counts(app: Penstock, queue: str = "mail") -> dict[str, int]:
-    found = (await Views(app.hub.engine).counts()).get(queue, {})
+    found = (await Views(app.client.engine).counts()).get(queue, {})
     return {state: number for state, number in found.items() if number}
 
 
@@ -78,7 +78,7 @@ async def test_no_more_than_the_limit_are_unsettled(app: Penstock) -> None:
 
 
 async def test_a_limit_above_a_page_is_filled_without_a_wait(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.worker.stream.LOOK", 3600)
+    monkeypatch.setattr("penstock.worker.queue_stream.LOOK", 3600)
 
     @app.task(name="send", queue="mail")
     async def send(number: int) -> None: ...
@@ -102,7 +102,7 @@ async def test_leaving_gives_the_rest_back_at_once_and_uses_no_attempt(app: Pens
                 raise RuntimeError("stop")
     assert await _counts(app) == {"ready": 9, "done": 1}
     assert {(await job.status()).attempt for job in jobs[1:]} == {0}
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
     await app.run_until_idle()
     assert await _counts(app) == {"done": 10}
 

@@ -22,7 +22,7 @@ def proxy(single: Server) -> Iterator[Proxy]:
 async def far(app: Penstock, proxy: Proxy) -> AsyncIterator[Penstock]:
     """The same app behind a proxy; its calls give up early, so that tests see what follows."""
     made = Penstock(app.name, url=proxy.url)
-    made.hub.engine.link.deadline = 0.3
+    made.client.engine.script_client.deadline = 0.3
     yield made
     proxy.flow()
     await made.aclose()
@@ -58,7 +58,7 @@ async def test_a_settle_outlasts_calls_that_gave_up(far: Penstock, proxy: Proxy,
         lease = await anext(leases)
         proxy.stall("requests")
         settling = asyncio.create_task(lease.complete("sent"))
-        await asyncio.wait([settling], timeout=3 * far.hub.engine.link.deadline)
+        await asyncio.wait([settling], timeout=3 * far.client.engine.script_client.deadline)
         assert not settling.done()
         proxy.flow()
         await settling
@@ -124,7 +124,7 @@ async def test_closing_a_stream_waits_for_the_settles_that_are_under_way(
 async def test_closing_a_stream_without_a_server_ends_and_tells_those_who_wait(
     far: Penstock, proxy: Proxy, jobs: list[Job[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.worker.settling.CLOSING", 0.2)
+    monkeypatch.setattr("penstock.worker.settle_retry.CLOSING", 0.2)
     stream = far.queue("mail").stream(limit=1)
     await stream.__aenter__()
     lease = await anext(stream)
@@ -136,7 +136,7 @@ async def test_closing_a_stream_without_a_server_ends_and_tells_those_who_wait(
         with pytest.raises(PenstockError, match="before the server answered"):
             await settling
     proxy.flow()
-    await far.hub.engine.retire(lease.job.worker)  # as a reaper will, once the lease has run out
+    await far.client.engine.retire(lease.job.worker)  # as a reaper will, once the lease has run out
 
 
 async def test_a_lease_that_was_lost_leaves_the_slot_to_the_next_one_of_its_job(
@@ -145,7 +145,7 @@ async def test_a_lease_that_was_lost_leaves_the_slot_to_the_next_one_of_its_job(
     quick = Penstock(app.name, url=url, lease="3s")  # it learns of its loss when it renews, after a second
     async with asyncio.timeout(30), quick.queue("mail").stream(limit=1) as leases:
         lost = await anext(leases)
-        await app.hub.engine.reap_worker(lost.job.worker, [], 30_000)
+        await app.client.engine.reap_worker(lost.job.worker, [], 30_000)
         again = await anext(leases)
         assert (again.id, again.job.fence > lost.job.fence) == (lost.id, True)
         with pytest.raises(StaleLease):
@@ -174,7 +174,7 @@ async def test_a_lease_that_was_settled_inside_its_block_is_left_without_an_erro
 async def test_a_settle_that_the_server_refuses_holds_up_nobody_and_is_done_once_that_is_mended(
     app: Penstock, jobs: list[Job[str]]
 ) -> None:
-    client, attempts = await raw(app.hub.engine), app.hub.engine.keys("attempts")
+    client, attempts = await raw(app.client.engine), app.client.engine.keys("attempts")
     async with asyncio.timeout(30), app.queue("mail").stream(limit=2) as leases:
         refused, other = await anext(leases), await anext(leases)
         await client.rename(attempts, attempts + b".away")

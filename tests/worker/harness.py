@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
 from penstock.engine.engine import Engine
-from penstock.engine.views import Event, Node
+from penstock.engine.read.views import Event, Node
+from penstock.engine.repair.audit import audit
 from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.engine.factories import raw
@@ -73,7 +73,7 @@ class Crew:
         return len(await self.nodes()) >= many
 
     async def nodes(self) -> list[Node]:
-        return await self.app.hub.views.workers()
+        return await self.app.client.views.workers()
 
     def said(self) -> str:
         return "".join(file.read_text() for file in sorted(self.folder.glob("log-*")))
@@ -102,27 +102,27 @@ class Crew:
         try:
             await eventually(lambda: self._are_in(states), within=within)
         except TimeoutError:
-            raise AssertionError(f"{await self.app.hub.views.counts()}\n{self.said()[-5000:]}") from None
+            raise AssertionError(f"{await self.app.client.views.counts()}\n{self.said()[-5000:]}") from None
 
     async def _are_in(self, states: tuple[str, ...]) -> bool:
-        counts = await self.app.hub.views.counts()
+        counts = await self.app.client.views.counts()
         return not any(n for row in counts.values() for state, n in row.items() if state not in states)
 
     async def events(self, *verbs: str) -> list[Event]:
         found: list[Event] = []
         after = "-"
-        while page := await self.app.hub.views.events(after):
+        while page := await self.app.client.views.events(after):
             found += page
             after = page[-1].id
         return [event for event in found if event.verb in verbs]
 
     async def server_time(self) -> float:
         """Ms."""
-        seconds, micros = await (await raw(self.app.hub.engine)).time()
+        seconds, micros = await (await raw(self.app.client.engine)).time()
         return float(seconds * 1000 + micros / 1000)
 
     async def header(self, job: Any) -> Any:
-        record = await self.app.hub.views.job(job.id)
+        record = await self.app.client.views.job(job.id)
         assert record is not None
         return record.header
 
@@ -141,7 +141,7 @@ class Crew:
                     os.kill(pid, signal.SIGKILL)
             process.wait()
         with contextlib.suppress(Exception):
-            await (await raw(self.app.hub.engine)).delete(*self.app.hub.engine.all_keys())
+            await (await raw(self.app.client.engine)).delete(*self.app.client.engine.all_keys())
         await self.app.aclose()
 
 
@@ -160,7 +160,7 @@ async def crew_at(folder: Path, url: str, worker_url: str | None = None) -> Asyn
     crew = Crew(folder, url, worker_url)
     try:
         yield crew
-        await _until_sound(crew.app.hub.engine)
+        await _until_sound(crew.app.client.engine)
     finally:
         await crew.close()
 

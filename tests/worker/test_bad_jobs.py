@@ -5,7 +5,7 @@ import json
 import pytest
 
 from penstock.engine.engine import NewJob
-from penstock.job import Header
+from penstock.model.header import Header
 from tests.api.looks import eventually
 from tests.worker.harness import Crew
 
@@ -22,12 +22,12 @@ async def test_jobs_that_kill_their_process_are_buried_and_5000_good_ones_are_do
     await crew.all_in("done", "dead", within=110)
     states = {call.job.id: await crew.header(call.job) for call in good[:2000:10]}
     assert {header.state for header in states.values()} == {"done"}
-    counts = await crew.app.hub.views.counts()
+    counts = await crew.app.client.views.counts()
     assert (counts["default"]["done"], counts["default"]["dead"]) == (5_000, len(bad))
     for how in CRASHES:
         header = await crew.header(bad[how].job)
         assert (header.reason, header.crashes) == ("crash_loop", 3), how
-        record = await crew.app.hub.views.job(bad[how].job.id)
+        record = await crew.app.client.views.job(bad[how].job.id)
         assert record is not None
         assert TOLD[how] in json.loads(record.attempts[-1].error)["message"]  # alone: nobody else's death
     for how in FAILURES:
@@ -45,11 +45,11 @@ async def _mixture(crew: Crew, raising: int, undecodable: int, exiting: int, goo
     calls.sort(key=lambda call: call.job.id[-6:])  # ids end in random digits: well shuffled
     spoilt = [NewJob(f"spoilt-{n}", Header(state="", task="typed"), b"\x93\xc1") for n in range(undecodable)]
     for start in range(0, undecodable, 100):
-        await crew.app.hub.engine.enqueue(spoilt[start : start + 100])
+        await crew.app.client.engine.enqueue(spoilt[start : start + 100])
     await crew.app.enqueue_many(calls)
     await crew.all_in("done", "dead", within=900)
     reasons: dict[tuple[str, str, str], int] = {}
-    async for _, header in crew.app.hub.views.headers():
+    async for _, header in crew.app.client.views.headers():
         key = header.task, header.state, header.reason
         reasons[key] = reasons.get(key, 0) + 1
     assert reasons == {

@@ -58,7 +58,7 @@ async def forget_everything(engine: Engine, batch: Batch | None = None) -> None:
     "members", [4_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(7200)], id="a-million")]
 )
 async def test_members_are_streamed_in_while_two_processes_drain(loaded: Crew, members: int) -> None:
-    app, task, engine = loaded.app, loaded.tasks.bare, loaded.app.hub.engine
+    app, task, engine = loaded.app, loaded.tasks.bare, loaded.app.client.engine
     supervisor = await loaded.started("-p", "2", "-c", "100", children=2, lease="10s")
     plain = await _drain_plain(app, task, max(members // 10, 2_000))
     await forget_everything(engine)
@@ -140,7 +140,7 @@ async def test_cancelling_is_flagged_at_once_and_worked_off_in_pages(loaded: Cre
     for start in range(0, members, CHUNK):
         await batch.add_many(task.call() for _ in range(start, min(start + CHUNK, members)))
     began = time.monotonic()
-    assert await app.hub.engine.cancel_batch(batch.id) == "cancelled"
+    assert await app.client.engine.cancel_batch(batch.id) == "cancelled"
     flagged = time.monotonic() - began
     worker = await loaded.started("-p", "1", "-c", "10", lease="10s")  # its timer goes on with what we leave
     status = await batch.wait(timeout=3000)
@@ -170,7 +170,7 @@ async def test_a_small_batch_gets_its_turn_for_every_eight_of_one_a_hundred_time
         await big.add_many(loaded.tasks.bare.call() for _ in range(2_000))
         small: Batch = await stack.enter_async_context(app.batch("small"))
         await small.add_many(loaded.tasks.bare.call() for _ in range(20))
-    engine = app.hub.engine
+    engine = app.client.engine
     assert await engine.register("by-hand", 60_000) == "ok"
     number = 0
     while names.count("small") < 20:

@@ -76,17 +76,17 @@ async def _renewals_hang(proxy: Proxy, app: Penstock) -> None:
     """Three times the connection of a renewal is lost without being closed, and the next renewal arrives in time."""
     script = load()["renew"]
     for _ in range(3):
-        (before,) = await app.hub.views.workers()
+        (before,) = await app.client.views.workers()
         proxy.hang((script.function or script.sha).encode())
         await eventually(lambda: proxy.has_hung)
-        (hung,) = await app.hub.views.workers()
+        (hung,) = await app.client.views.workers()
         await eventually(partial(_is_renewed, app, hung.alive_until))
-        (after,) = await app.hub.views.workers()
+        (after,) = await app.client.views.workers()
         assert before.worker == after.worker
 
 
 async def _is_renewed(app: Penstock, before: int) -> bool:
-    (node,) = await app.hub.views.workers()
+    (node,) = await app.client.views.workers()
     return node.alive_until > before
 
 
@@ -121,7 +121,7 @@ async def test_all_connections_are_killed_again_and_again(crew: Crew, request: p
     await crew.started("-c", "10")
 
     async def kill() -> None:
-        client = await raw(crew.app.hub.engine)
+        client = await raw(crew.app.client.engine)
         for kind in ("normal", "pubsub"):
             await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
@@ -134,7 +134,7 @@ async def test_all_connections_are_killed_for_20_seconds(crew: Crew) -> None:
     await crew.started("-c", "10")
 
     async def kill() -> None:
-        client = await raw(crew.app.hub.engine)
+        client = await raw(crew.app.client.engine)
         for kind in ("normal", "pubsub"):
             await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
@@ -145,7 +145,7 @@ async def test_scripts_are_flushed_all_the_time(crew: Crew) -> None:
     await crew.started("-c", "10")
 
     async def flush() -> None:
-        await forget_scripts(crew.app.hub.engine)
+        await forget_scripts(crew.app.client.engine)
 
     assert await _harassed(crew, flush, 4, 0.05) == 0
 

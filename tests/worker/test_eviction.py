@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine import eviction
-from penstock.engine.link import Call
+from penstock.engine.transport import eviction_watch
+from penstock.engine.transport.script_client import ScriptCall
 from tests.api.looks import eventually, own_app
 from tests.conftest import namespace
 from tests.servers import Server, free_port
@@ -20,12 +20,14 @@ from tests.worker.harness import Crew, crew_at
 OFTEN = 0.02  #: seconds between two looks, instead of a minute
 LEASE = "300ms"  #: of which each third is a renewal
 # The command line, in a process that looks as often.
-SUPERVISOR = f"import penstock.engine.eviction as e; e.INTERVAL = {OFTEN}; from penstock.cli import main; main()"
+SUPERVISOR = (
+    f"import penstock.engine.transport.eviction_watch as e; e.INTERVAL = {OFTEN}; from penstock.cli import main; main()"
+)
 
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction, "INTERVAL", OFTEN)
+    monkeypatch.setattr(eviction_watch, "INTERVAL", OFTEN)
 
 
 def looks(server: Server) -> int:
@@ -119,7 +121,7 @@ class Renewals:
     def __init__(self) -> None:
         self.count = 0
 
-    def saw(self, call: Call[Any], answer: Any) -> None:
+    def saw(self, call: ScriptCall[Any], answer: Any) -> None:
         self.count += call.script.name == "renew"
 
     async def after(self, verb: str) -> None:
@@ -131,7 +133,7 @@ class Renewals:
 
 async def test_a_worker_does_not_look_with_each_renewal(own_server: Server) -> None:
     async with own_app(own_server, namespace()) as app:
-        renewals = app.hub.engine.link.spy = Renewals()
+        renewals = app.client.engine.script_client.spy = Renewals()
         async with app.worker(lease="100ms"):
             await eventually(lambda: renewals.count >= 1)
             before = looks(own_server)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Bury, JobContext, Penstock, Retry, Snooze, current_job
-from penstock.engine.audit import audit
+from penstock.engine.repair.audit import audit
 from tests.api.conftest import app, unhandled, url
 from tests.api.looks import eventually, in_state
 from tests.worker.conftest import crew
@@ -185,7 +185,7 @@ async def test_every_job_ends_whatever_it_raises(app: Penstock) -> None:
                 text = f"{attempt.type} {attempt.message} {attempt.traceback}"
                 assert len(text.encode()) < 120_000, how  # as UTF-8 can hold it
         await _nothing_held(app)
-    assert await app.hub.views.workers() == []
+    assert await app.client.views.workers() == []
 
 
 async def test_every_stream_goes_on_whatever_its_handler_raises(app: Penstock) -> None:
@@ -221,7 +221,7 @@ async def test_lines_beside_a_hostile_one_are_kept_and_the_worker_retires(app: P
             jobs = await app.enqueue_many(calls)
             for job in jobs:
                 await job.result()
-        assert await app.hub.views.workers() == []
+        assert await app.client.views.workers() == []
     for call, job in zip(calls, jobs, strict=True):
         texts = [line.text for line in await job.log()]
         assert (texts[0], texts[-1]) == ("before", "after"), call
@@ -346,13 +346,13 @@ async def test_a_worker_that_is_cancelled_while_it_stops_still_retires(app: Pens
 
 
 async def _is_empty(app: Penstock) -> bool:
-    return await app.hub.views.workers() == []
+    return await app.client.views.workers() == []
 
 
 async def _nothing_held(app: Penstock) -> None:
     async def running() -> bool:
-        counts = await app.hub.views.counts()
+        counts = await app.client.views.counts()
         return not counts.get("default", {}).get("running")
 
     await eventually(running, within=30)
-    assert await audit(app.hub.engine) == []
+    assert await audit(app.client.engine) == []

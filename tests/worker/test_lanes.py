@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.views import Event
+from penstock.engine.read.views import Event
 from tests.api.looks import eventually
 from tests.worker.harness import Crew, pause, tree
 
@@ -300,5 +300,5 @@ async def test_a_small_tenant_waits_for_at_most_eight_jobs_of_a_big_one(crew: Cr
 
 
 async def _have_run(crew: Crew, many: int) -> bool:
-    counts = await crew.app.hub.views.counts()
+    counts = await crew.app.client.views.counts()
     return sum(row.get("done", 0) for row in counts.values()) >= many

@@ -74,7 +74,7 @@ class Till:
                 await self._worker.complete(lease)
 
     async def close(self) -> None:
-        await self._engine.link.endpoint.aclose()
+        await self._engine.script_client.endpoint.aclose()
 
 
 @pytest.mark.long

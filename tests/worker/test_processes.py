@@ -64,7 +64,9 @@ async def _is_dead(crew: Crew, job: object) -> bool:
 
 async def test_nobody_is_charged_when_no_process_can_be_started(crew: Crew) -> None:
     file = crew.folder / "tasks.py"
-    file.write_text(file.read_text() + "\nif 'penstock.worker.template' in sys.orig_argv:\n    os._exit(3)\n")
+    file.write_text(
+        file.read_text() + "\nif 'penstock.worker.executors.fork_server' in sys.orig_argv:\n    os._exit(3)\n"
+    )
     await crew.started("-c", "4")
     job = await crew.tasks.looks.enqueue()
     await eventually(lambda: _is_put_off(crew, job), within=30)
@@ -83,7 +85,7 @@ async def _is_put_off(crew: Crew, job: object) -> bool:
 async def test_another_process_starts_jobs_when_the_first_one_was_killed(crew: Crew) -> None:
     supervisor = await crew.started("-c", "4")
     await (await crew.tasks.looks.enqueue()).result(timeout=30)
-    (template,) = [pid for pid in tree(supervisor.pid) if b"penstock.worker.template" in _command(pid)]
+    (template,) = [pid for pid in tree(supervisor.pid) if b"penstock.worker.executors.fork_server" in _command(pid)]
     os.kill(template, signal.SIGKILL)
     await gone(template)
     job = await crew.tasks.looks.enqueue()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.engine.audit import audit
-from penstock.engine.views import Event
+from penstock.engine.read.views import Event
+from penstock.engine.repair.audit import audit
 from tests.api.looks import eventually, twin
 from tests.conftest import namespace
 from tests.engine.factories import raw
@@ -30,9 +30,9 @@ async def app(url: str) -> AsyncIterator[Penstock]:
     _add(made, "both", "old")
     try:
         yield made
-        assert await audit(made.hub.engine) == []
+        assert await audit(made.client.engine) == []
     finally:
-        await (await raw(made.hub.engine)).delete(*made.hub.engine.all_keys())
+        await (await raw(made.client.engine)).delete(*made.client.engine.all_keys())
         await made.aclose()
 
 
@@ -58,12 +58,12 @@ def _answering(app: Penstock) -> Any:
 
 
 async def _events(app: Penstock, verb: str) -> list[Event]:
-    return [event for event in await app.hub.views.events("-") if event.verb == verb]
+    return [event for event in await app.client.views.events("-") if event.verb == verb]
 
 
 async def _are_asleep(app: Penstock, workers: int) -> bool:
     """Whether so many workers have nothing to do, and are heard."""
-    engine = app.hub.engine
+    engine = app.client.engine
     client: Any = await raw(engine)
     names = [bytes(one)[2:].decode() for one in await client.zrange(engine.keys("idle"), 0, -1) if one[:2] == b"!\x1f"]
     heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.mailbox(name)) for name in names]

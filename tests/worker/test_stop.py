@@ -15,7 +15,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from penstock.engine.views import Views
+from penstock.engine.read.views import Views
 from tests.api.looks import eventually
 from tests.proxy import proxied
 from tests.servers import Server, free_port
@@ -239,16 +239,16 @@ async def test_a_worker_whose_app_fails_at_the_start_says_so_and_ends(crew: Crew
 
 
 async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew) -> None:
-    from penstock.worker.unknown import Unknown
+    from penstock.worker.unknown_tasks import UnknownTasks
 
-    unknown = Unknown(Views(crew.app.hub.engine))
+    unknown = UnknownTasks(Views(crew.app.client.engine))
     job = await crew.tasks.app.find_task("quick").enqueue(1)
-    record = await crew.app.hub.views.job(job.id)
+    record = await crew.app.client.views.job(job.id)
     assert record is not None
     from msgspec.structs import replace
 
     from penstock.engine.answers import Lease
-    from penstock.stored import Running
+    from penstock.engine.record.record import Running
 
     def lease(reason: str, now: int) -> Lease:
         ready = replace(record.header, task="newer", reason=reason)

@@ -80,4 +80,4 @@ async def test_a_supervisor_ends_in_time(tmp_path: Path, own_server: Server, fat
         assert time.monotonic() - began < GRACE + 2 + BUSY, crew.said()
         own_server.kill()
         own_server.restart()
-        await crew.app.hub.engine.init()
+        await crew.app.client.engine.init()

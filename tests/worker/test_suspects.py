@@ -10,7 +10,7 @@ from tests.worker.harness import Crew, gone, tree
 
 async def suspected(crew: Crew, job: object) -> None:
     """Have it be there at two crashes; it must be the only job, and no worker there."""
-    engine, job_id = crew.app.hub.engine, str(getattr(job, "id", ""))
+    engine, job_id = crew.app.client.engine, str(getattr(job, "id", ""))
     for name in (f"lost-1-{job_id}", f"lost-2-{job_id}"):
         await engine.register(name, 60_000, "{}", ["*"])
         leased = await engine.lease(name, 1, queues=["*"], want=1, answered=0)
@@ -42,7 +42,7 @@ async def test_a_suspect_that_kills_its_process_is_buried_and_nobody_else_is_cha
     await eventually(lambda: _is_dead(crew, job), within=30)
     header = await crew.header(job)
     assert (header.reason, header.crashes, crew.count()[job.id]) == ("crash_loop", 3, 1)
-    record = await crew.app.hub.views.job(job.id)
+    record = await crew.app.client.views.job(job.id)
     assert record is not None
     assert json.loads(record.attempts[-1].error)["message"] == "the process of the job was killed by SIGKILL"
     crew.let_end("go")

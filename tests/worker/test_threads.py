@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.worker.threads import Threads
+from penstock.worker.executors.threads import Threads
 
 MOST = 20
 

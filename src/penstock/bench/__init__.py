@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from penstock.api.task import Task
 from penstock.app import Penstock
 from penstock.bench.bare import PAGE, Bare
-from penstock.engine.audit import audit
-from penstock.task import Task
+from penstock.engine.repair.audit import audit
 
 ROUNDS: Final = 5  #: of what is compared with the bare loop; the machine is never quite quiet
 
@@ -38,9 +38,9 @@ async def run(url: str | None = None, jobs: int = 20_000, say: Callable[[str], N
     """All figures; takes about a minute with 20,000 jobs."""
     found: list[Measure] = []
     async with _app(url) as (app, async_task, thread_task):
-        client = await app.hub.endpoint.client()
+        client = await app.client.endpoint.client()
         bare = await Bare(client).open()
-        say(f"{jobs:,} jobs, server {app.hub.endpoint}")
+        say(f"{jobs:,} jobs, server {app.client.endpoint}")
         payloads = [["bench:noop", {"number": i}] for i in range(jobs)]
         rounds = [await _round(app, bare, async_task, payloads) for _ in range(ROUNDS)]
         put, take, bare_put, bare_take = _median(rounds)
@@ -56,9 +56,9 @@ async def run(url: str | None = None, jobs: int = 20_000, say: Callable[[str], N
         await bare.drain(_nothing)
         found += await _latency(app, bare, 300)
         found += await _lateness(app, 50)
-        findings = await audit(app.hub.engine)
+        findings = await audit(app.client.engine)
         say(f"audit: {findings or 'clean'}")
-        await client.delete(*app.hub.engine.all_keys(), *bare.keys)
+        await client.delete(*app.client.engine.all_keys(), *bare.keys)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.job import new_id
+from penstock.model.header import new_id
 
 PAGE: Final = 100
 _WAIT: Final = 2  #: seconds that an idle loop waits for a wake-up before it looks again

@@ -6,16 +6,16 @@ from dataclasses import fields
 
 import click
 
-from penstock.batch import Batch
-from penstock.batch_state import BatchStatus
-from penstock.cli.exits import Exit, Failure
-from penstock.cli.helps import Group, examples
+from penstock.api.batch import Batch
+from penstock.api.map import shown
+from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.help import Group, examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, print_fields
 from penstock.cli.target import Target, run
+from penstock.client.client import Client
 from penstock.engine.engine import NewBatch
-from penstock.hub import Hub
-from penstock.mapping import shown
+from penstock.model.batch_state import BatchStatus
 
 _COLUMNS = ("id", "name", "state", "total", "done", "dead", "cancelled", "pending", "created")
 
@@ -34,8 +34,8 @@ _id = click.argument("batch_id", metavar="ID")
 def ls(target: Target, printer: Printer, *, only_open: bool) -> None:
     """List batches, the youngest first; an open one may have lost its producer."""
 
-    async def work(hub: Hub) -> list[BatchStatus]:
-        found = [one async for one in hub.views.batches() if one.open or not only_open]
+    async def work(client: Client) -> list[BatchStatus]:
+        found = [one async for one in client.views.batches() if one.open or not only_open]
         return sorted(found, key=lambda one: one.created, reverse=True)
 
     rows = run(target.open_hub(), work)
@@ -50,8 +50,8 @@ def ls(target: Target, printer: Printer, *, only_open: bool) -> None:
 def show(target: Target, printer: Printer, batch_id: str) -> None:
     """Print how a batch stands."""
 
-    async def work(hub: Hub) -> Row:
-        found = _batch(hub, batch_id)
+    async def work(client: Client) -> Row:
+        found = _batch(client, batch_id)
         return {**_row(await found.status()), "running": await found.running()}
 
     printer.answers([run(target.open_hub(), work)], _print)
@@ -67,8 +67,8 @@ def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | N
     Exits with 5 if a member failed or was cancelled.
     """
 
-    async def work(hub: Hub) -> BatchStatus:
-        found = _batch(hub, batch_id)
+    async def work(client: Client) -> BatchStatus:
+        found = _batch(client, batch_id)
         await found.status()
         async with asyncio.timeout(timeout), shown(found, sys.stderr):
             return await found.wait()
@@ -89,8 +89,8 @@ def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | N
 def cancel(target: Target, printer: Printer, batch_id: str, *, reason: str) -> None:
     """Cancel a batch: no member starts any more, those that run are asked to stop."""
 
-    async def work(hub: Hub) -> BatchStatus:
-        return await _batch(hub, batch_id).cancel(reason)
+    async def work(client: Client) -> BatchStatus:
+        return await _batch(client, batch_id).cancel(reason)
 
     printer.answers([_row(run(target.open_hub(), work))], _print)
 
@@ -101,8 +101,8 @@ def cancel(target: Target, printer: Printer, batch_id: str, *, reason: str) -> N
 def seal(target: Target, printer: Printer, batch_id: str) -> None:
     """Seal a batch whose producer is gone: it takes no more members, and ends with the last of them."""
 
-    async def work(hub: Hub) -> BatchStatus:
-        found = _batch(hub, batch_id)
+    async def work(client: Client) -> BatchStatus:
+        found = _batch(client, batch_id)
         await found.seal()
         return await found.status()
 
@@ -115,17 +115,17 @@ def seal(target: Target, printer: Printer, batch_id: str) -> None:
 def retry(target: Target, printer: Printer, batch_id: str) -> None:
     """Run the dead members of a batch again."""
 
-    async def work(hub: Hub) -> BatchStatus:
-        found = _batch(hub, batch_id)
+    async def work(client: Client) -> BatchStatus:
+        found = _batch(client, batch_id)
         await found.retry_failed()
         return await found.status()
 
     printer.answers([_row(run(target.open_hub(), work))], _print)
 
 
-def _batch(hub: Hub, batch_id: str) -> Batch:
+def _batch(client: Client, batch_id: str) -> Batch:
     """A batch as far as it can be known without the app's code."""
-    return Batch(lambda: hub, {}, NewBatch(batch_id), is_open=True)
+    return Batch(lambda: client, {}, NewBatch(batch_id), is_open=True)
 
 
 def _row(status: BatchStatus) -> Row:

@@ -20,7 +20,7 @@ def bench(url: str | None, jobs: int, output: str) -> None:
     """
     # By name: beside each other, the command line and the benchmark do not know each other.
     module = importlib.import_module("penstock.bench")
-    lateness = importlib.import_module("penstock.bench_time")
+    lateness = importlib.import_module("penstock.bench.lateness")
     say = partial(click.echo, err=True)
     found, late = asyncio.run(module.run(url, jobs, say)), asyncio.run(lateness.run(url, say=say))
     if output == "json":

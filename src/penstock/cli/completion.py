@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from penstock.cli.helps import examples
+from penstock.cli.help import examples
 
 _SHELLS = ("bash", "zsh", "fish")
 

@@ -7,14 +7,14 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.helps import Group, examples
+from penstock.api.schedule import Schedule, ScheduleStatus, in_zone, status_of
+from penstock.cli.help import Group, examples
 from penstock.cli.options import full_name, targeted
 from penstock.cli.output import Printer, Row, ago, print_table
 from penstock.cli.target import Target, run
-from penstock.cron import Schedule, ScheduleStatus, in_zone, status_of
+from penstock.client.client import Client
 from penstock.errors import ScheduleNotFound
-from penstock.hub import Hub
-from penstock.options import guess
+from penstock.model.options import guess
 
 
 @click.group(cls=Group)
@@ -105,29 +105,29 @@ def _each(
 ) -> None:
     """All ids are looked up before the first one is changed."""
 
-    async def work(hub: Hub) -> list[Row]:
-        found = [await _named(hub, schedule) for schedule in ids]
+    async def work(client: Client) -> list[Row]:
+        found = [await _named(client, schedule) for schedule in ids]
         return [await one(schedule) for schedule in found]
 
     printer.answers(run(target.open_hub(), work), show)
 
 
-async def _named(hub: Hub, name: str) -> Schedule:
+async def _named(client: Client, name: str) -> Schedule:
     """By its id, else by the part after the last colon, as tasks are."""
-    exact = Schedule(hub, name)
-    if await hub.views.cron(exact.id) is not None:
+    exact = Schedule(client, name)
+    if await client.views.cron(exact.id) is not None:
         return exact
-    known = [one.id async for one in hub.views.crons()]
+    known = [one.id async for one in client.views.crons()]
     if (full := full_name(name, known)) != name:
-        return Schedule(hub, full)
+        return Schedule(client, full)
     raise ScheduleNotFound(f"no schedule {name!r} is known here;{guess(name, known)} `penstock cron ls` lists them")
 
 
-async def _all(hub: Hub) -> tuple[list[ScheduleStatus], int]:
+async def _all(client: Client) -> tuple[list[ScheduleStatus], int]:
     """All schedules, and how many live workers there are to run them."""
-    now = await hub.views.now()
-    found = sorted([status_of(one, now) async for one in hub.views.crons()], key=lambda one: one.id)
-    return found, len(await hub.views.workers())
+    now = await client.views.now()
+    found = sorted([status_of(one, now) async for one in client.views.crons()], key=lambda one: one.id)
+    return found, len(await client.views.workers())
 
 
 def _row(one: ScheduleStatus) -> Row:

@@ -7,21 +7,21 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.api.job import JobStatus, any_job, discarded, moment, revived
+from penstock.api.retry_edit import retry_edited
+from penstock.api.selection import Choice, Selection, choose
 from penstock.app import Penstock
 from penstock.cli.enqueue import arguments_of
-from penstock.cli.exits import Exit, Failure
+from penstock.cli.exit_codes import Exit, Failure
 from penstock.cli.filters import all_of_them, ask_about, confirm, dry_run, filtered, say_rest, steer, yes
-from penstock.cli.helps import Group, examples
-from penstock.cli.jobs import list_jobs
+from penstock.cli.help import Group, examples
+from penstock.cli.job_lists import list_jobs
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
-from penstock.edit import retry_edited
-from penstock.engine.deaths import MOST, DeadGroup, Deaths
+from penstock.client.client import Client
+from penstock.engine.read.dead_groups import MOST, DeadGroup, DeadGroups
 from penstock.errors import JobNotFound, PenstockError
-from penstock.handle import JobStatus, any_job, discarded, moment, revived
-from penstock.hub import Hub
-from penstock.selection import Choice, Selection, choose
 
 _STAY = ("stays, for its batch has not ended", "stay, for their batches have not ended")
 _COLUMNS = ("group", "count", "first", "last", "task", "error")
@@ -53,7 +53,7 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     if jobs:
         list_jobs(target, printer, _dead(choice), limit, cursor)
         return
-    found = run(target.open_hub(), lambda hub: _groups(hub, choice))
+    found = run(target.open_hub(), lambda client: _groups(client, choice))
     if printer.is_json:
         print_json([_row(one) for one in found[:limit]])
     elif not found:
@@ -71,10 +71,10 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
 def show(target: Target, printer: Printer, what: str) -> None:
     """Show a group, or the error of one job, with the last traceback."""
 
-    async def work(hub: Hub) -> Row:
-        groups = {one.group: one for one in await Deaths(hub.engine).groups()}
+    async def work(client: Client) -> Row:
+        groups = {one.group: one for one in await DeadGroups(client.engine).groups()}
         group = groups.get(what)
-        status = await _status(hub, group.sample if group else what)
+        status = await _status(client, group.sample if group else what)
         if status.state != "dead":
             raise PenstockError(f"job {status.id} is {status.state}, not dead")
         job: dict[str, Any] = msgspec.to_builtins(status, builtin_types=(datetime,))
@@ -115,13 +115,13 @@ def retry(
     Other arguments are checked against the task if its app is there; with --namespace alone they are taken by name.
     """
     _check_named(what, choice, everything=everything, all_of_them="--all")
-    hub, app = target.open()
+    client, app = target.open()
     if arguments is not None:
-        _retry_edited(hub, app, printer, what, arguments)
+        _retry_edited(client, app, printer, what, arguments)
     elif what:
-        _each(hub, printer, what, "retried", dry=dry_run)
+        _each(client, printer, what, "retried", dry=dry_run)
     else:
-        steer(hub, printer, _dead(choice), lambda found, told: found.retry(told), "retried", dry=dry_run)
+        steer(client, printer, _dead(choice), lambda found, told: found.retry(told), "retried", dry=dry_run)
 
 
 @dead.command(
@@ -137,11 +137,11 @@ def discard(
 ) -> None:
     """Forget dead jobs, but for their ids: by id, by group, or by filter."""
     _check_named(what, choice, everything=False, all_of_them="penstock dead purge")
-    hub = target.open_hub()
+    client = target.open_hub()
     if what:
-        _each(hub, printer, what, "discarded", dry=dry_run, question="Discard {them}?", sure=yes)
+        _each(client, printer, what, "discarded", dry=dry_run, question="Discard {them}?", sure=yes)
     else:
-        _discard_all(hub, printer, choice, dry=dry_run, sure=yes)
+        _discard_all(client, printer, choice, dry=dry_run, sure=yes)
 
 
 @dead.command(epilog=examples("penstock dead purge --yes", "penstock dead purge --queue mail --yes"))
@@ -154,9 +154,9 @@ def purge(target: Target, printer: Printer, choice: Choice | None, *, dry_run: b
     _discard_all(target.open_hub(), printer, choice, dry=dry_run, sure=yes)
 
 
-def _discard_all(hub: Hub, printer: Printer, choice: Choice | None, *, dry: bool, sure: bool) -> None:
+def _discard_all(client: Client, printer: Printer, choice: Choice | None, *, dry: bool, sure: bool) -> None:
     steer(
-        hub,
+        client,
         printer,
         _dead(choice),
         lambda found, told: found.discard(told),
@@ -177,13 +177,13 @@ def _check_named(what: Sequence[str], choice: Choice | None, *, everything: bool
         raise Failure(f"say which: groups or ids, or a filter such as --queue, or {all_of_them}", Exit.USAGE)
 
 
-async def _groups(hub: Hub, choice: Choice | None) -> list[DeadGroup]:
-    wanted = None if choice is None else choice.filter(await hub.views.now(), "dead")
-    return await Deaths(hub.engine).groups(wanted)
+async def _groups(client: Client, choice: Choice | None) -> list[DeadGroup]:
+    wanted = None if choice is None else choice.filter(await client.views.now(), "dead")
+    return await DeadGroups(client.engine).groups(wanted)
 
 
 def _each(
-    hub: Hub,
+    client: Client,
     printer: Printer,
     what: Sequence[str],
     word: str,
@@ -194,63 +194,63 @@ def _each(
 ) -> None:
     """Groups and ids that were named; one that is not known is an error before anything is changed."""
 
-    async def count(hub: Hub) -> list[Row]:
-        return [await _named(hub, one) for one in what]
+    async def count(client: Client) -> list[Row]:
+        return [await _named(client, one) for one in what]
 
-    rows = run(hub, count)
+    rows = run(client, count)
     number = sum(int(row["matched"]) for row in rows)
     if question and not dry:
         confirm(ask_about(number, question), sure=sure)
 
-    async def work(hub: Hub) -> list[Row]:
-        return [{**row, word: 0 if dry else await _act(hub, row, word)} for row in rows]
+    async def work(client: Client) -> list[Row]:
+        return [{**row, word: 0 if dry else await _act(client, row, word)} for row in rows]
 
-    found = run(hub, work)
+    found = run(client, work)
     printer.answers(found, lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[word]} {word}"))
     if question and not dry:
         say_rest(number - sum(int(row[word]) for row in found), _STAY)
 
 
-async def _named(hub: Hub, what: str) -> Row:
-    number = await Selection(lambda: hub, choose(group=what)).count()
+async def _named(client: Client, what: str) -> Row:
+    number = await Selection(lambda: client, choose(group=what)).count()
     if number:
         return {"what": what, "kind": "group", "matched": number}
-    status = await _status(hub, what)
+    status = await _status(client, what)
     if status.state != "dead":
         raise PenstockError(f"job {what} is {status.state}, not dead")
     return {"what": what, "kind": "job", "matched": 1}
 
 
-async def _status(hub: Hub, what: str) -> JobStatus:
+async def _status(client: Client, what: str) -> JobStatus:
     """Of a job whose id may have been meant to be a group."""
     try:
-        return await any_job(hub, what).status()
+        return await any_job(client, what).status()
     except JobNotFound:
         text = f"no group of dead jobs and no job {what!r} is known here; `penstock dead ls` lists the groups"
         raise JobNotFound(text) from None
 
 
-async def _act(hub: Hub, row: Row, word: str) -> int:
+async def _act(client: Client, row: Row, word: str) -> int:
     if row["kind"] == "group":
-        group = Selection(lambda: hub, choose(group=row["what"], state="dead"))
+        group = Selection(lambda: client, choose(group=row["what"], state="dead"))
         return await (group.retry() if word == "retried" else group.discard())
     if word == "retried":
-        revived((await hub.engine.revive([row["what"]]))[0], row["what"])
+        revived((await client.engine.revive([row["what"]]))[0], row["what"])
         return 1
-    discarded((await hub.engine.discard([row["what"]]))[0], row["what"])
+    discarded((await client.engine.discard([row["what"]]))[0], row["what"])
     return 1
 
 
-def _retry_edited(hub: Hub, app: Penstock | None, printer: Printer, what: Sequence[str], text: str) -> None:
+def _retry_edited(client: Client, app: Penstock | None, printer: Printer, what: Sequence[str], text: str) -> None:
     if len(what) != 1:
         raise Failure("--args is for one job, named by its id", Exit.USAGE)
     args, kwargs = arguments_of(text, "--args")
 
-    async def work(hub: Hub) -> Row:
-        await retry_edited(hub, app.tasks if app else {}, what[0], kwargs or args)
+    async def work(client: Client) -> Row:
+        await retry_edited(client, app.tasks if app else {}, what[0], kwargs or args)
         return {"what": what[0], "kind": "job", "matched": 1, "retried": 1}
 
-    printer.answers([run(hub, work)], lambda row: click.echo(f"{row['what']}  retried with other arguments"))
+    printer.answers([run(client, work)], lambda row: click.echo(f"{row['what']}  retried with other arguments"))
 
 
 def _row(one: DeadGroup) -> Row:

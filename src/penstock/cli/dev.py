@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from penstock.cli.exits import Exit
-from penstock.cli.helps import examples
+from penstock.cli.exit_codes import Exit
+from penstock.cli.help import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer
 from penstock.cli.target import Target

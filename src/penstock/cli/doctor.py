@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from penstock.cli.exits import Exit
+from penstock.cli.exit_codes import Exit
 from penstock.cli.filters import confirm, yes
-from penstock.cli.helps import examples
+from penstock.cli.help import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, counted, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
-from penstock.engine.diagnose import Examination, Finding, examine, fix, mended
-from penstock.hub import Hub
+from penstock.client.client import Client
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
 
 _MOST = 50  #: findings that a table shows
 
@@ -34,15 +34,15 @@ def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
     It reads all jobs, in pages, also while they run, and changes nothing without --fix. Exit code 8 if something is
     wrong; advice alone is no fault.
     """
-    hub, app = target.open()
+    client, app = target.open()
     tasks = frozenset(app.tasks) if app else frozenset[str]()
-    report = run(hub, lambda found: _report(found, tasks))
+    report = run(client, lambda found: _report(found, tasks))
     if mend and any(finding["fixable"] for finding in report["findings"]):
         if not printer.is_json:
             _print(report)
         number = sum(finding["fixable"] for finding in report["findings"])
         confirm(f"{counted(number, 'finding', 'findings')} can be mended. Go on?", sure=yes)
-        report = run(hub, lambda found: _fix(found, tasks))
+        report = run(client, lambda found: _fix(found, tasks))
     if printer.is_json:
         print_json(report)
     else:
@@ -51,27 +51,27 @@ def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
         click.get_current_context().exit(Exit.UNHEALTHY)
 
 
-async def _report(hub: Hub, tasks: frozenset[str]) -> dict[str, Any]:
-    return await _described(hub, await examine(hub.engine, tasks), ())
+async def _report(client: Client, tasks: frozenset[str]) -> dict[str, Any]:
+    return await _described(client, await examine(client.engine, tasks), ())
 
 
-async def _fix(hub: Hub, tasks: frozenset[str]) -> dict[str, Any]:
-    before = await examine(hub.engine, tasks)
-    await fix(hub.engine)
-    after = await examine(hub.engine, tasks)
-    return await _described(hub, after, mended(before, after))
+async def _fix(client: Client, tasks: frozenset[str]) -> dict[str, Any]:
+    before = await examine(client.engine, tasks)
+    await fix(client.engine)
+    after = await examine(client.engine, tasks)
+    return await _described(client, after, mended(before, after))
 
 
-async def _described(hub: Hub, made: Examination, fixed: Sequence[Finding]) -> dict[str, Any]:
+async def _described(client: Client, made: Doctor, fixed: Sequence[Diagnosis]) -> dict[str, Any]:
     readable = not any(finding.rule in {"schema", "kind"} for finding in made.findings)
-    counts = await hub.views.counts() if readable else {}
+    counts = await client.views.counts() if readable else {}
     return {
         "healthy": made.healthy,
-        "namespace": hub.engine.keys.namespace,
+        "namespace": client.engine.keys.namespace,
         "server": made.server.get("name", ""),
         "settings": {name: value for name, value in made.server.items() if name != "name"},
         "jobs": sum(number for states in counts.values() for number in states.values()),
-        "workers": len(await hub.views.workers()) if readable else 0,
+        "workers": len(await client.views.workers()) if readable else 0,
         "counts_checked": made.still,
         "findings": [asdict(finding) for finding in made.findings if finding.level == "wrong"],
         "advice": [asdict(finding) for finding in made.findings if finding.level == "advice"],

@@ -6,14 +6,14 @@ from typing import Final
 
 import click
 
-from penstock.cli.exits import Exit, Failure
-from penstock.cli.helps import examples
+from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.help import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, print_fields, print_json
 from penstock.cli.target import Target
-from penstock.server.embedded import Embedded
+from penstock.model.settings import load
+from penstock.server.embedded.server import EmbeddedServer
 from penstock.server.urls import parse
-from penstock.settings import load
 
 _LOOK: Final = 2.0  #: seconds until it is made sure again that the server runs
 
@@ -38,7 +38,7 @@ def engine(target: Target, printer: Printer) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    server = Embedded(parsed.path)
+    server = EmbeddedServer(parsed.path)
     try:
         _print(printer, {"data": str(parsed.path), "url": f"unix://{server.ensure()}"})
         while not stop.wait(_LOOK):

@@ -9,18 +9,18 @@ import click
 import msgspec
 from redis.exceptions import RedisError
 
+from penstock.api.task import Task
 from penstock.app import Penstock
-from penstock.cli.exits import Exit, Failure
-from penstock.cli.helps import examples
+from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.help import examples
 from penstock.cli.options import duration, full_name, targeted
 from penstock.cli.output import Printer, print_json
 from penstock.cli.target import Target, run
 from penstock.cli.workers import serves
-from penstock.engine.answers import Placed
+from penstock.client.client import Client
+from penstock.engine.answers import EnqueueAnswer
 from penstock.errors import JobCancelled, JobFailed, ResultExpired, Unavailable
-from penstock.hub import Hub
-from penstock.options import guess
-from penstock.task import Task
+from penstock.model.options import guess
 
 _NEVER = object()  #: a result that is not there
 
@@ -86,16 +86,16 @@ def enqueue(
     found = _find(app, task).using(**{name: value for name, value in chosen.items() if value not in (None, ())})
     call = found.call(*args, **kwargs)
 
-    async def work(hub: Hub) -> None:
-        placed = await hub.producer.enqueue(call.job)
+    async def work(client: Client) -> None:
+        placed = await client.producer.enqueue(call.job)
         if wait:
-            await _say_unserved(hub, placed, call.job.header.queue, printer)
+            await _say_unserved(client, placed, call.job.header.queue, printer)
             await _wait(found, placed, timeout, printer)
         else:
             _show(placed, printer)
-            await _say_unserved(hub, placed, call.job.header.queue, printer)
+            await _say_unserved(client, placed, call.job.header.queue, printer)
 
-    run(app.hub, work)
+    run(app.client, work)
 
 
 def _find(app: Penstock, name: str) -> Task[..., Any, Any]:
@@ -116,7 +116,7 @@ def arguments_of(text: str, hint: str = "JSON") -> tuple[list[Any], dict[str, An
     raise click.BadParameter('use an object, {"user": 7}, or an array, [7]', param_hint=hint)
 
 
-def _show(placed: Placed, printer: Printer) -> None:
+def _show(placed: EnqueueAnswer, printer: Printer) -> None:
     if printer.is_json:
         print_json(_answer(placed, placed.state))
     else:
@@ -124,19 +124,19 @@ def _show(placed: Placed, printer: Printer) -> None:
         click.echo(placed.id)
 
 
-async def _say_unserved(hub: Hub, placed: Placed, queue: str, printer: Printer) -> None:
+async def _say_unserved(client: Client, placed: EnqueueAnswer, queue: str, printer: Printer) -> None:
     """Tell a person that nobody would run a new job as things are; it is stored, so no failure here is one."""
     if printer.is_json or placed.word != "created":
         return
     with suppress(Unavailable, RedisError):
-        nodes = await hub.views.workers()
+        nodes = await client.views.workers()
         if not any(serves(node, queue) for node in nodes):
             meant = guess(queue, {name for node in nodes for name in node.queues})
             text = f"no live worker serves queue {queue!r}: the job waits until one does"
             click.echo(f"{text};{meant}" if meant else text, err=True)
 
 
-async def _wait(task: Task[..., Any, Any], placed: Placed, timeout: float, printer: Printer) -> None:
+async def _wait(task: Task[..., Any, Any], placed: EnqueueAnswer, timeout: float, printer: Printer) -> None:
     if not printer.is_json:
         _mention(placed)
         click.echo(f"job {placed.id}", err=True)
@@ -155,12 +155,12 @@ async def _wait(task: Task[..., Any, Any], placed: Placed, timeout: float, print
     _print_result(placed, value, printer)
 
 
-async def _late(task: Task[..., Any, Any], placed: Placed, timeout: float) -> str:
+async def _late(task: Task[..., Any, Any], placed: EnqueueAnswer, timeout: float) -> str:
     why = await task.job(placed.id).explain()
     return f"job {placed.id} has not ended within {timeout:g} s: {why}"
 
 
-def _print_result(placed: Placed, value: Any, printer: Printer) -> None:
+def _print_result(placed: EnqueueAnswer, value: Any, printer: Printer) -> None:
     result = {} if value is _NEVER else {"result": value}
     if printer.is_json:
         print_json(_answer(placed, "done") | result)
@@ -168,11 +168,11 @@ def _print_result(placed: Placed, value: Any, printer: Printer) -> None:
         print_json(value)
 
 
-def _answer(placed: Placed, state: str) -> dict[str, Any]:
+def _answer(placed: EnqueueAnswer, state: str) -> dict[str, Any]:
     return {"id": placed.id, "state": state, "created": placed.word == "created"}
 
 
-def _mention(placed: Placed) -> None:
+def _mention(placed: EnqueueAnswer) -> None:
     if placed.word != "created":
         what = "id" if placed.word == "exists" else "unique key"
         click.echo(f"no new job: an earlier one, {placed.state}, has this {what}", err=True)

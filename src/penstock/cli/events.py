@@ -5,12 +5,12 @@ from contextlib import suppress
 import click
 import msgspec
 
-from penstock.cli.helps import examples
+from penstock.api.events import Event, Events
+from penstock.cli.help import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, clean, pad
 from penstock.cli.target import Target, run
-from penstock.events import Event, Events
-from penstock.hub import Hub
+from penstock.client.client import Client
 
 
 @click.command(
@@ -43,11 +43,11 @@ def events(
     A line for each job that something happens to; with -o json an object per line. The id of the last line given as
     --since goes on after it. A line of kind `gap` says that events before it are no longer kept.
     """
-    hub = target.open_hub()
+    client = target.open_hub()
     since = since if follow or since else "0"
-    found = Events(hub.engine, queue=queue, since=since, kinds=kinds or None, job=job)
+    found = Events(client.engine, queue=queue, since=since, kinds=kinds or None, job=job)
 
-    async def work(_: Hub) -> None:
+    async def work(_: Client) -> None:
         left = count or -1
         async for event in found if follow else found.kept():
             _print(event, printer)
@@ -56,7 +56,7 @@ def events(
                 return
 
     with suppress(BrokenPipeError):
-        run(hub, work)
+        run(client, work)
 
 
 def _print(event: Event, printer: Printer) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.exits import Exit, Failure
+from penstock.api.selection import Choice, Selection, Told, choose
+from penstock.cli.exit_codes import Exit, Failure
 from penstock.cli.options import duration
 from penstock.cli.output import Printer, counted, print_json
 from penstock.cli.target import run
-from penstock.hub import Hub
-from penstock.job import STATES
-from penstock.selection import Choice, Selection, Told, choose
+from penstock.client.client import Client
+from penstock.model.header import STATES
 
 _OPTIONS = (
     click.option("--queue", help="Of this queue."),
@@ -62,7 +62,7 @@ def confirm(question: str, *, sure: bool) -> None:
 
 
 def steer(
-    hub: Hub,
+    client: Client,
     printer: Printer,
     choice: Choice,
     act: Callable[[Selection, Told], Awaitable[int]],
@@ -77,15 +77,15 @@ def steer(
 
     The question has {them} for the jobs; `rest` says why some were left out, for one and for many.
     """
-    selection, number = Selection(lambda: hub, choice), 0
+    selection, number = Selection(lambda: client, choice), 0
     if dry or question:
-        number = run(hub, lambda _: selection.count(_told("counting")))
+        number = run(client, lambda _: selection.count(_told("counting")))
         _clear()
         if dry or not number:
             _print({"matched": number, word: 0}, f"{matching(number)}; nothing was changed", printer)
             return
         confirm(ask_about(number, question or ""), sure=sure)
-    done = run(hub, lambda _: act(selection, _told(word)))
+    done = run(client, lambda _: act(selection, _told(word)))
     _clear()
     _print(
         {"matched": max(number, done) if rest else done, word: done}, f"{counted(done, 'job', 'jobs')} {word}", printer

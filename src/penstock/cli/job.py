@@ -8,20 +8,20 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.api.job import Job, missing
+from penstock.api.selection import Choice, choose
 from penstock.app import Penstock
-from penstock.cli.exits import Exit, code_of
+from penstock.cli.exit_codes import Exit, code_of
 from penstock.cli.filters import dry_run, filtered, steer, yes
-from penstock.cli.helps import Group, examples
-from penstock.cli.jobs import ended, list_jobs, print_log, refuse_mixture
+from penstock.cli.help import Group, examples
+from penstock.cli.job_lists import ended, list_jobs, print_log, refuse_mixture
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_table, span, unlike
 from penstock.cli.target import Target, run
-from penstock.codec import HIDDEN, decode_any
+from penstock.client.client import Client
 from penstock.errors import PenstockError, Unavailable
-from penstock.handle import Job, missing
-from penstock.hub import Hub
-from penstock.options import queue_name
-from penstock.selection import Choice, choose
+from penstock.model.codec import HIDDEN, decode_any
+from penstock.model.options import queue_name
 
 
 @click.group(cls=Group)
@@ -76,15 +76,15 @@ def move(
         )
         return
 
-    async def work(hub: Hub, found: Job[Any]) -> Row:
-        (word,) = await hub.engine.transfer([found.id], queue)
+    async def work(client: Client, found: Job[Any]) -> Row:
+        (word,) = await client.engine.transfer([found.id], queue)
         if word == "missing":
             raise missing(found.id)
         if word != "ok":
             raise PenstockError(f"job {found.id} is {word}: only one that waits can be moved")
         return {"id": found.id, "state": (await found.status()).state, "queue": queue}
 
-    _each(target, printer, ids, lambda hub, _app, found: work(hub, found), _print_state)
+    _each(target, printer, ids, lambda client, _app, found: work(client, found), _print_state)
 
 
 @job.command(epilog=examples("penstock job log GMhDvFiI8U01", "penstock job log GMhDvFiI8U01 -f"))
@@ -155,7 +155,7 @@ def cancel(
             raise PenstockError(f"job {found.id} was not cancelled: it had ended before, it is {state}")
         return {"id": found.id, "state": state}
 
-    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
 
 
 @job.command(
@@ -180,7 +180,7 @@ def retry(target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice
         await found.retry()
         return {"id": found.id, "state": "ready"}
 
-    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
 
 
 @job.command(name="run", epilog=examples("penstock job run GMhDvFiI8U01"))
@@ -193,7 +193,7 @@ def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
         await found.run_now()
         return {"id": found.id, "state": "ready"}
 
-    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
 
 
 @job.command(epilog=examples("penstock job reschedule GMhDvFiI8U01 --delay 10m"))
@@ -207,34 +207,34 @@ def reschedule(target: Target, printer: Printer, ids: tuple[str, ...], *, delay:
         await found.reschedule(delay=delay)
         return {"id": found.id, "state": (await found.status()).state}
 
-    _each(target, printer, ids, lambda _hub, _app, found: work(found), _print_state)
+    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
 
 
 def _each(
     target: Target,
     printer: Printer,
     ids: tuple[str, ...],
-    ask: Callable[[Hub, Penstock | None, Job[Any]], Awaitable[Row]],
+    ask: Callable[[Client, Penstock | None, Job[Any]], Awaitable[Row]],
     show: Callable[[Row], None],
     between: str | None = None,
 ) -> None:
     """Ask for each id; one that fails is reported and keeps none of the others back."""
-    hub, app = target.open()
+    client, app = target.open()
     codes: list[Exit] = []
 
-    async def one(hub: Hub, job_id: str) -> Row:
+    async def one(client: Client, job_id: str) -> Row:
         try:
-            return await ask(hub, app, Job(hub, job_id, decode_any, created=False))
+            return await ask(client, app, Job(client, job_id, decode_any, created=False))
         except Unavailable:
             raise
         except PenstockError as error:
             codes.append(code_of(error))
             return {"id": job_id, "error": str(error)}
 
-    async def work(hub: Hub) -> list[Row]:
-        return [await one(hub, job_id) for job_id in ids]
+    async def work(client: Client) -> list[Row]:
+        return [await one(client, job_id) for job_id in ids]
 
-    rows = run(hub, work)
+    rows = run(client, work)
     for row in rows:
         if "error" in row:
             click.echo(f"Error: {row['error']}", err=True)
@@ -243,9 +243,9 @@ def _each(
         click.get_current_context().exit(max(codes))
 
 
-async def _look(hub: Hub, app: Penstock | None, found: Job[Any]) -> Row:
+async def _look(client: Client, app: Penstock | None, found: Job[Any]) -> Row:
     """All that may be shown. Which arguments are secret is known to the task: without it, none are shown."""
-    record = await hub.views.job(found.id)
+    record = await client.views.job(found.id)
     task = app.tasks.get(record.header.task) if app and record else None
     status = await (task.job(found.id) if task else found).status()
     if task is None and status.arguments is not None:

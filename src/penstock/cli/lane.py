@@ -2,14 +2,14 @@
 
 import click
 
-from penstock.cli.helps import Group, examples
+from penstock.api.lane import check_limit
+from penstock.cli.help import Group, examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, counted
 from penstock.cli.target import Target, run
-from penstock.control import check_limit
-from penstock.engine.lane_views import LaneStatus, LaneViews
-from penstock.hub import Hub
-from penstock.lanes import lane_name, lock_spec
+from penstock.client.client import Client
+from penstock.engine.read.lane_views import LaneStatus, LaneViews
+from penstock.model.lanes import lane_name, lock_spec
 
 _COLUMNS = ("lane", "kind", "in_use", "limit", "waiting", "paused", "rate", "conflict")
 
@@ -27,7 +27,7 @@ _lock = click.option("--lock", is_flag=True, help="NAME is a lock, not a lane.")
 @targeted
 def ls(target: Target, printer: Printer) -> None:
     """List the lanes and locks that are in use, waited for, or set by hand."""
-    found = run(target.open_hub(), lambda hub: LaneViews(hub.engine.link).every())
+    found = run(target.open_hub(), lambda client: LaneViews(client.engine.script_client).every())
     if not found:
         click.echo("no lanes: nothing that runs or waits has a lock or a lane", err=True)
     printer.listing([_row(one) for one in found], _COLUMNS)
@@ -39,7 +39,7 @@ def ls(target: Target, printer: Printer) -> None:
 @targeted
 def show(target: Target, printer: Printer, name: str, *, lock: bool) -> None:
     """Show one lane or lock, and the jobs that have its slots."""
-    printer.answers([_row(run(target.open_hub(), lambda hub: _one(hub, name, lock=lock)), holders=True)], _print)
+    printer.answers([_row(run(target.open_hub(), lambda client: _one(client, name, lock=lock)), holders=True)], _print)
 
 
 @lane.command(
@@ -62,9 +62,9 @@ def set_(
         raise click.UsageError("nothing to set: use --limit, --reset, --pause or --resume")
     wanted = -1 if reset else None if limit is None else check_limit(limit)
 
-    async def work(hub: Hub) -> LaneStatus:
-        await hub.engine.tune(_stored(name, lock=lock), limit=wanted, paused=pause)
-        return await _one(hub, name, lock=lock)
+    async def work(client: Client) -> LaneStatus:
+        await client.engine.tune(_stored(name, lock=lock), limit=wanted, paused=pause)
+        return await _one(client, name, lock=lock)
 
     printer.answers([_row(run(target.open_hub(), work))], _print)
 
@@ -73,8 +73,8 @@ def _stored(name: str, *, lock: bool) -> str:
     return lock_spec(name) if lock else f"lane:{lane_name(name, 'lane')}"
 
 
-async def _one(hub: Hub, name: str, *, lock: bool) -> LaneStatus:
-    return await LaneViews(hub.engine.link).one(_stored(name, lock=lock))
+async def _one(client: Client, name: str, *, lock: bool) -> LaneStatus:
+    return await LaneViews(client.engine.script_client).one(_stored(name, lock=lock))
 
 
 def _row(status: LaneStatus, *, holders: bool = False) -> Row:

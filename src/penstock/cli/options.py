@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from penstock.cli.logs import talk
 from penstock.cli.output import Printer
-from penstock.cli.talk import talk
 from penstock.cli.target import Target
 from penstock.errors import BadOption
-from penstock.options import meant
-from penstock.times import milliseconds
+from penstock.model.durations import milliseconds
+from penstock.model.options import meant
 
 
 def duration(text: str) -> float:

@@ -4,21 +4,21 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from penstock.cli.exits import Exit, Failure
+from penstock.api.lane import check_limit
+from penstock.api.queue import check_size
+from penstock.api.selection import Selection, choose
+from penstock.cli.exit_codes import Exit, Failure
 from penstock.cli.filters import confirm, dry_run, yes
-from penstock.cli.helps import Group, examples
+from penstock.cli.help import Group, examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row, counted
 from penstock.cli.target import Target, run
 from penstock.cli.workers import serves
-from penstock.control import check_limit
-from penstock.engine.lane_views import LaneViews
-from penstock.engine.views import QueueSettings
-from penstock.hub import Hub
-from penstock.job import STATES, WAITING
-from penstock.options import queue_name, task_name, unknown
-from penstock.queue import check_size
-from penstock.selection import Selection, choose
+from penstock.client.client import Client
+from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.read.views import QueueSettings
+from penstock.model.header import STATES, WAITING
+from penstock.model.options import queue_name, task_name, unknown
 
 _COLUMNS = ("queue", "paused", *STATES, "limit", "max_size", "workers")
 
@@ -63,8 +63,8 @@ def pause(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple
         _steer_tasks(target, printer, tasks, names, paused=True)
         return
 
-    async def one(hub: Hub, name: str) -> Row:
-        return {"queue": name, "paused": True, "changed": await hub.engine.pause(name) == "ok"}
+    async def one(client: Client, name: str) -> Row:
+        return {"queue": name, "paused": True, "changed": await client.engine.pause(name) == "ok"}
 
     _steer(target, printer, names, one, new=new)
 
@@ -84,8 +84,8 @@ def resume(target: Target, printer: Printer, names: tuple[str, ...], tasks: tupl
         _steer_tasks(target, printer, tasks, names, paused=False)
         return
 
-    async def one(hub: Hub, name: str) -> Row:
-        return {"queue": name, "paused": False, "changed": await hub.engine.resume(name) == "ok"}
+    async def one(client: Client, name: str) -> Row:
+        return {"queue": name, "paused": False, "changed": await client.engine.resume(name) == "ok"}
 
     _steer(target, printer, names, one, new=False)
 
@@ -109,9 +109,9 @@ def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_
     running = -1 if reset else None if limit is None else check_limit(limit)
     waiting = -1 if reset else None if max_size is None else check_size(max_size)
 
-    async def work(hub: Hub) -> Row:
-        await hub.engine.cap(checked, running, waiting)
-        found = await hub.views.queue_setting(checked)
+    async def work(client: Client) -> Row:
+        await client.engine.cap(checked, running, waiting)
+        found = await client.views.queue_setting(checked)
         return {"queue": checked, "limit": found.limit, "max_size": found.max_size}
 
     printer.answers([run(target.open_hub(), work)], _print_bounds)
@@ -124,24 +124,26 @@ def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_
 @targeted
 def purge(target: Target, printer: Printer, name: str, *, dry_run: bool, yes: bool) -> None:
     """Cancel all jobs that wait in a queue; those that run go on, the dead stay."""
-    hub, checked = target.open_hub(), queue_name(name)
+    client, checked = target.open_hub(), queue_name(name)
 
-    async def count(hub: Hub) -> int:
-        rows = {str(row["queue"]): row for row in await _rows(hub)}
+    async def count(client: Client) -> int:
+        rows = {str(row["queue"]): row for row in await _rows(client)}
         if checked not in rows:
             raise Failure(unknown("queue", checked, rows), Exit.NOT_FOUND)
         return sum(int(rows[checked][state]) for state in WAITING)
 
-    number = run(hub, count)
+    number = run(client, count)
     if number and not dry_run:
         waiting = counted(number, "job waits", "jobs wait")
         confirm(f"{waiting} in {checked}. Cancel {'it' if number == 1 else 'them'}?", sure=yes)
 
-    async def work(hub: Hub) -> int:
-        found = [Selection(lambda: hub, choose(queue=checked, state=state)) for state in ("scheduled", "held", "ready")]
+    async def work(client: Client) -> int:
+        found = [
+            Selection(lambda: client, choose(queue=checked, state=state)) for state in ("scheduled", "held", "ready")
+        ]
         return sum([await one.cancel("purged") for one in found])
 
-    done = 0 if dry_run else run(hub, work)
+    done = 0 if dry_run else run(client, work)
     printer.answers([{"queue": checked, "matched": number, "cancelled": done}], _print_purged)
 
 
@@ -164,37 +166,37 @@ def _steer_tasks(
     """A task is paused in all queues."""
     if names:
         raise click.UsageError("name queues, or give --task: one of both")
-    hub, app = target.open()
+    client, app = target.open()
     for task in tasks:
         if app is not None:
             app.find_task(task)
 
-    async def work(hub: Hub) -> list[Row]:
+    async def work(client: Client) -> list[Row]:
         rows: list[Row] = []
         for task in tasks:
             lane = f"task:{task_name(task)}"
-            before = await LaneViews(hub.engine.link).one(lane)
-            await hub.engine.tune(lane, paused=paused)
+            before = await LaneViews(client.engine.script_client).one(lane)
+            await client.engine.tune(lane, paused=paused)
             rows.append({"task": task, "paused": paused, "changed": before.paused != paused})
         return rows
 
-    printer.answers(run(hub, work), _print)
+    printer.answers(run(client, work), _print)
 
 
 def _steer(
-    target: Target, printer: Printer, names: tuple[str, ...], one: Callable[[Hub, str], Awaitable[Row]], *, new: bool
+    target: Target, printer: Printer, names: tuple[str, ...], one: Callable[[Client, str], Awaitable[Row]], *, new: bool
 ) -> None:
     """All names are checked before the first one is changed."""
     if not names:
         raise click.UsageError("name at least one queue, or give --task")
     checked = [queue_name(name) for name in names]
 
-    async def work(hub: Hub) -> list[Row]:
-        known = [] if new else [str(row["queue"]) for row in await _rows(hub)]
+    async def work(client: Client) -> list[Row]:
+        known = [] if new else [str(row["queue"]) for row in await _rows(client)]
         for name in checked:
             if not new and name not in known:
                 raise Failure(f"{unknown('queue', name, known)}; --new pauses one before its first job", Exit.NOT_FOUND)
-        return [await one(hub, name) for name in checked]
+        return [await one(client, name) for name in checked]
 
     printer.answers(run(target.open_hub(), work), _print)
 
@@ -204,8 +206,8 @@ def _print(row: Row) -> None:
     click.echo(f"{row.get('queue') or row.get('task')}  {now}" + ("" if row["changed"] else " (it was already)"))
 
 
-async def _rows(hub: Hub) -> list[Row]:
-    views = hub.views
+async def _rows(client: Client) -> list[Row]:
+    views = client.views
     counts, settings, nodes = await views.counts(), await views.queue_settings(), await views.workers()
     named = {name for node in nodes for name in node.queues} - {"*"}
     return [

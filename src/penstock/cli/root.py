@@ -10,8 +10,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from penstock.cli.exits import Exit, Failure, code_of
-from penstock.cli.helps import Group, examples
+from penstock.cli.exit_codes import Exit, Failure, code_of
+from penstock.cli.help import Group, examples
 from penstock.errors import PenstockError
 
 #: name → where its click command is, and its line in the list of commands

@@ -12,14 +12,15 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.exits import Exit, Failure, cannot_listen
-from penstock.cli.helps import examples
+from penstock.api.program import Program
+from penstock.cli.exit_codes import Exit, Failure, cannot_listen
+from penstock.cli.help import examples
+from penstock.cli.logs import talk
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer
-from penstock.cli.talk import talk
 from penstock.cli.target import Target
 from penstock.errors import PenstockError
-from penstock.program import Program
+from penstock.worker.queue_stream import QueueStream
 
 log = logging.getLogger("penstock.http")
 
@@ -78,10 +79,10 @@ def serve(
             Exit.USAGE,
         )
     program = _program(target, path)
-    service = _extra("penstock.http.table").make_service(program, access)
+    service = _extra("penstock.http.route_table").make_service(program, access)
     config = uvicorn.Config(
         service,
-        http=_extra("penstock.http.punctual").Punctual,
+        http=_extra("penstock.http.header_timeout").Punctual,
         ws="none",
         root_path=root_path,
         log_config=None,
@@ -140,7 +141,7 @@ class _Server:
     async def _look(self) -> None:
         """Whether the server can be used; if not, people should not have to find out by asking."""
         try:
-            await self._program.hub().views.now()
+            await self._program.client().views.now()
         except PenstockError as error:
             log.warning("%s Requests are answered with 503 until it can be used; /readyz tells.", error)
 
@@ -148,11 +149,11 @@ class _Server:
 def _program(target: Target, path: str | None) -> Program:
     """The app's, or an empty one for a namespace without its code."""
     chosen = Target(path or target.app, target.url, target.namespace)
-    hub, app = chosen.open()
+    client, app = chosen.open()
     if app is not None:
         app.program.name = app.name
         return app.program
-    return Program(target.namespace or "", chosen.settings(), lambda: hub)
+    return Program(target.namespace or "", chosen.settings(), lambda: client, QueueStream)
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,12 +9,12 @@ import click
 from redis.exceptions import RedisError
 
 from penstock.app import Penstock
-from penstock.cli.apps import find_app
+from penstock.cli.find_app import find_app
+from penstock.client.client import Client
 from penstock.errors import Unavailable
-from penstock.hub import Hub
-from penstock.server.embedded import used_lately
+from penstock.model.settings import Settings, load
+from penstock.server.embedded.server import used_lately
 from penstock.server.urls import parse
-from penstock.settings import Settings, load
 
 T = TypeVar("T")
 
@@ -45,20 +45,20 @@ class Target:
         app.settings = replace(app.settings, url=self.url or app.settings.url)
         return app
 
-    def open(self) -> tuple[Hub, Penstock | None]:
+    def open(self) -> tuple[Client, Penstock | None]:
         """The way to the server, and the app; if a namespace is named, without its code."""
         if self.app or not self.namespace:
             app = self.open_app(_WITHOUT)
-            return app.hub, app
+            return app.client, app
         settings = self.settings()
         mention(settings.url)
-        return Hub(self.namespace, settings.url, settings.deadline / 1000, search=_SEARCH), None
+        return Client(self.namespace, settings.url, settings.deadline / 1000, search=_SEARCH), None
 
     def settings(self) -> Settings:
         """Those of a namespace without its code."""
         return load({"url": self.url})
 
-    def open_hub(self) -> Hub:
+    def open_hub(self) -> Client:
         return self.open()[0]
 
 
@@ -69,16 +69,16 @@ def mention(url: str | None, *, always: bool = False) -> None:
         click.echo(f"on the embedded server in {parsed.path}", err=True)
 
 
-def run(hub: Hub, work: Callable[[Hub], Awaitable[T]]) -> T:
+def run(client: Client, work: Callable[[Client], Awaitable[T]]) -> T:
     """Ask on an event loop, and close what that opened."""
 
     async def once() -> T:
         try:
-            return await work(hub)
+            return await work(client)
         finally:
-            await hub.aclose()
+            await client.aclose()
 
     try:
         return asyncio.run(once())
     except RedisError as error:
-        raise Unavailable(f"{hub.endpoint!r}: {error}") from error
+        raise Unavailable(f"{client.endpoint!r}: {error}") from error

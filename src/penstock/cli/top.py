@@ -12,14 +12,14 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.helps import examples
+from penstock.api.job import moment
+from penstock.cli.help import examples
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, counted, span, table_lines, width
 from penstock.cli.target import Target, run
-from penstock.engine.gauges import Flow, Gauges, Sample
-from penstock.engine.views import Node, QueueSettings
-from penstock.handle import moment
-from penstock.hub import Hub
+from penstock.client.client import Client
+from penstock.engine.read.rates import Flow, Rates, Sample
+from penstock.engine.read.views import Node, QueueSettings
 
 _LANES = 6
 _QUEUES = ("queue", "", "ready", "held", "scheduled", "running", "dead", "in/s", "done/s", "failed/s", "wait", "run")
@@ -40,30 +40,30 @@ def top(target: Target, printer: Printer, interval: float, count: int | None, *,
     Ctrl-C or q ends it. Rates and mean latencies are those since the look before: wait is from ready to running. With
     -o json an object per look and line.
     """
-    hub = target.open_hub()
+    client = target.open_hub()
     looks = 1 if once else count
     live = sys.stdout.isatty() and not printer.is_json and not once
 
-    async def work(hub: Hub) -> None:
-        gauges, left = Gauges(hub.engine), looks or -1
+    async def work(client: Client) -> None:
+        gauges, left = Rates(client.engine), looks or -1
         await gauges.sample(0)
         with _screen() if live else _keys() as pressed:
             while not pressed.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(pressed.wait(), interval)
-                _draw(await gauges.sample(_LANES), hub, printer, live=live)
+                _draw(await gauges.sample(_LANES), client, printer, live=live)
                 left -= 1
                 if left == 0:
                     return
 
-    run(hub, work)
+    run(client, work)
 
 
-def _draw(sample: Sample, hub: Hub, printer: Printer, *, live: bool) -> None:
+def _draw(sample: Sample, client: Client, printer: Printer, *, live: bool) -> None:
     if printer.is_json:
-        click.echo(msgspec.json.encode(_described(sample, hub.engine.keys.namespace)))
+        click.echo(msgspec.json.encode(_described(sample, client.engine.keys.namespace)))
         return
-    lines = list(_frame(sample, hub))
+    lines = list(_frame(sample, client))
     if live:
         size = shutil.get_terminal_size()
         lines = [_cut(line, size.columns) for line in lines[: size.lines - 1]]
@@ -72,11 +72,11 @@ def _draw(sample: Sample, hub: Hub, printer: Printer, *, live: bool) -> None:
         click.echo("\n".join(lines))
 
 
-def _frame(sample: Sample, hub: Hub) -> Iterator[str]:
+def _frame(sample: Sample, client: Client) -> Iterator[str]:
     jobs = sum(number for row in sample.counts.values() for number in row.values())
     when = datetime.fromtimestamp(sample.at, UTC).astimezone()
     busy = sum(sample.busy.values())
-    yield _bold(f"penstock top  {hub.engine.keys.namespace} on {hub.endpoint}  {when:%H:%M:%S}")
+    yield _bold(f"penstock top  {client.engine.keys.namespace} on {client.endpoint}  {when:%H:%M:%S}")
     workers = counted(len(sample.workers), "worker", "workers")
     yield f"{counted(jobs, 'job', 'jobs')}, {busy:,} running on {workers}"
     yield ""

@@ -14,21 +14,21 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from penstock.cli.exits import Exit, Failure, cannot_listen
-from penstock.cli.helps import examples
+from penstock.cli.exit_codes import Exit, Failure, cannot_listen
+from penstock.cli.help import examples
+from penstock.cli.logs import talk
 from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, clean, pad, width
 from penstock.cli.signals import Signals
-from penstock.cli.talk import talk
 from penstock.cli.target import Target, mention
 from penstock.errors import BadOption, Unavailable
-from penstock.settings import concurrency as checked_concurrency
-from penstock.times import show
-from penstock.worker.dump import dump_on_signal
-from penstock.worker.health import health
-from penstock.worker.offspring import Setup
-from penstock.worker.supervisor import Plan, StartFailed, Supervisor
-from penstock.worker.watch import Limits
+from penstock.model.durations import show
+from penstock.model.settings import concurrency as checked_concurrency
+from penstock.worker.supervisor.child import ChildSetup
+from penstock.worker.supervisor.health import health
+from penstock.worker.supervisor.stack_dump import dump_on_signal
+from penstock.worker.supervisor.supervisor import Plan, StartFailed, Supervisor
+from penstock.worker.supervisor.watchdog import Limits
 from penstock.worker.worker import GRACE, SHORTEST
 
 log = logging.getLogger("penstock.worker")
@@ -112,7 +112,7 @@ def worker(
     """
     level = "DEBUG" if verbose else "INFO"
     talk(level, printer.form)
-    setup = Setup(
+    setup = ChildSetup(
         app=path or target.app,
         url=target.url,
         namespace=target.namespace,
@@ -124,7 +124,7 @@ def worker(
         level=level,
         form=printer.form,
     )
-    plan = Plan(setup, "penstock.cli.child", processes, Limits(max_age, max_rss), burst, reload)
+    plan = Plan(setup, "penstock.cli.child_main", processes, Limits(max_age, max_rss), burst, reload)
     supervisor = Supervisor(plan, lambda hello: _banner(plan, hello, quiet=printer.is_json))
     try:
         asyncio.run(_supervise(supervisor, health_port, reload=reload))

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.helps import examples
+from penstock.api.job import moment
+from penstock.cli.help import examples
 from penstock.cli.options import targeted
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target, run
-from penstock.engine.views import Node, Run
-from penstock.handle import moment
-from penstock.hub import Hub
+from penstock.client.client import Client
+from penstock.engine.read.views import Node, Run
 
 _COLUMNS = ("worker", "pid", "slots", "busy", "queues", "since", "heard_of", "version", "code", "stalled")
 _RUNS = ("worker", "job", "task", "attempt", "since")
@@ -27,9 +27,9 @@ _RUNS = ("worker", "job", "task", "attempt", "since")
 def workers(target: Target, printer: Printer) -> None:
     """List the live workers."""
 
-    async def work(hub: Hub) -> list[Row]:
-        runs = await hub.views.runs()
-        return [_row(node, runs.get(node.worker, [])) for node in await hub.views.workers()]
+    async def work(client: Client) -> list[Row]:
+        runs = await client.views.runs()
+        return [_row(node, runs.get(node.worker, [])) for node in await client.views.workers()]
 
     rows = run(target.open_hub(), work)
     if not rows:

@@ -21,10 +21,10 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{__name__} needs reactivex: pip install 'penstock[rx]'", name=error.name) from None
 
+from penstock.api.events import Event, Since
+from penstock.api.queue import QueueControl
 from penstock.app import Penstock
-from penstock.events import Event, Since
-from penstock.queue import QueueControl
-from penstock.worker.stream import QueueLease
+from penstock.worker.queue_stream import QueueLease
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from penstock.batch import Batch
+from penstock.api.batch import Batch
+from penstock.api.job import Job, JobStatus
 from penstock.demo.screen import COLOURS, Bar, Report, bad, chapter, good, say, strip, timeline
 from penstock.demo.tasks import Span, app, debit, flaky, load, ordinary, report, resize
 from penstock.errors import JobFailed, PenstockError
-from penstock.handle import Job, JobStatus
 
 PATIENCE: Final = 30.0  #: seconds for what takes one on a machine with nothing else to do
 ACCOUNTS: Final = ("ann", "bob", "cho")

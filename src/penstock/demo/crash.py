@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from penstock.api.job import Job, JobStatus
 from penstock.demo.chapters import PATIENCE
 from penstock.demo.screen import Report, bad, chapter, good
 from penstock.demo.tasks import app, render
-from penstock.engine.views import Run
-from penstock.handle import Job, JobStatus
+from penstock.engine.read.views import Run
 
 JOBS: Final = 100  #: as many as both processes have slots
 SECONDS: Final = 1.5
@@ -54,13 +54,13 @@ def _tell(ended: Sequence[JobStatus], lost: set[str], killed: float, back: float
 async def _runs(number: int) -> dict[str, list[Run]]:
     """What each worker runs, once so many jobs run."""
     async with asyncio.timeout(PATIENCE):
-        while sum(map(len, (runs := await app.hub.views.runs()).values())) < number:  # noqa: ASYNC110  (what the server knows)
+        while sum(map(len, (runs := await app.client.views.runs()).values())) < number:  # noqa: ASYNC110  (what the server knows)
             await asyncio.sleep(0.01)
     return runs
 
 
 async def _pid(worker: str) -> int:
-    (info,) = [node.info for node in await app.hub.views.workers() if node.worker == worker]
+    (info,) = [node.info for node in await app.client.views.workers() if node.worker == worker]
     return int(json.loads(info)["pid"])
 
 

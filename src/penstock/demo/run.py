@@ -20,9 +20,9 @@ import click
 from penstock.demo import chapters, crash
 from penstock.demo.screen import Report, bad, good, heading, say
 from penstock.demo.tasks import app
-from penstock.engine.audit import Finding, audit
+from penstock.engine.repair.audit import Finding, audit
 from penstock.errors import PenstockError
-from penstock.server import daemon
+from penstock.server.embedded import daemon
 
 PROCESSES: Final = 2
 _START: Final = 30.0  #: seconds in which worker processes have started, also on a busy machine
@@ -63,7 +63,7 @@ async def _run(folder: Path) -> bool:
     report = Report()
     async with app:
         heading("Penstock")
-        await app.hub.views.counts()
+        await app.client.views.counts()
         good(f"an embedded server answers after {time.monotonic() - began:.2f} s; nothing was installed for it")
         async with _workers(folder):
             good(f"penstock worker -p {PROCESSES}: they are ready after {time.monotonic() - began:.2f} s")
@@ -75,8 +75,8 @@ async def _run(folder: Path) -> bool:
             await chapters.same_id(report)
             await chapters.batch(report)
             await crash.crash(report)
-        findings = await audit(app.hub.engine)
-        counts = await app.hub.views.counts()
+        findings = await audit(app.client.engine)
+        counts = await app.client.views.counts()
     report.add("the whole demo", f"{time.monotonic() - began:.1f} s")
     _close(report, findings, sum(sum(states.values()) for states in counts.values()))
     return not findings
@@ -101,7 +101,7 @@ async def _workers(folder: Path) -> AsyncIterator[None]:
 
 async def _started(process: "subprocess.Popen[bytes]", log: Path) -> None:
     late = time.monotonic() + _START
-    while len(await app.hub.views.workers()) < PROCESSES:
+    while len(await app.client.views.workers()) < PROCESSES:
         if process.poll() is not None or time.monotonic() > late:
             raise PenstockError(f"its workers did not start:\n{log.read_text()}")  # noqa: ASYNC240
         await asyncio.sleep(0.02)

@@ -4,10 +4,10 @@ import asyncio
 import time
 from pathlib import Path
 
+from penstock.api.context import current_job
 from penstock.app import Penstock
-from penstock.backoff import Backoff
-from penstock.batch_state import BatchStatus
-from penstock.context import current_job
+from penstock.model.backoff import Backoff
+from penstock.model.batch_state import BatchStatus
 
 app = Penstock("demo")
 

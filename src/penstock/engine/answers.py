@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.batch_state import BatchStatus, read_status
+from penstock.engine.record.record import Begun, BegunLaned, Running, read_header, read_running
 from penstock.errors import QueueFull
-from penstock.job import Attempt, Header
-from penstock.schedule import Spec, Standing, unpack, unpack_standing
-from penstock.stored import Begun, BegunLaned, Running, read_header, read_running
+from penstock.model.batch_state import BatchStatus, read_status
+from penstock.model.header import Attempt, Header
+from penstock.model.schedule import ScheduleSpec, Standing, unpack, unpack_standing
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class EnqueueAnswer(msgspec.Struct, frozen=True, gc=False):
     """What became of a job: `created`, `full`, or `exists` or `unique` with the one that holds its place."""
 
     word: str
@@ -22,7 +22,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     state: str
 
 
-def checked(placed: Placed, queue: str) -> Placed:
+def checked(placed: EnqueueAnswer, queue: str) -> EnqueueAnswer:
     """The same; QueueFull if it was not taken."""
     if placed.word == "full":
         raise queue_full(queue)
@@ -117,7 +117,7 @@ class DueCron(NamedTuple):
     """A schedule that is due; without a spec or a standing if this version cannot read them."""
 
     id: str
-    spec: Spec | None
+    spec: ScheduleSpec | None
     standing: Standing | None
 
 
@@ -158,13 +158,13 @@ def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
         return DueCron(schedule, None, None)
 
 
-def read_placed(ids: Sequence[str], raw: bytes | list[bytes]) -> list[Placed]:
+def read_placed(ids: Sequence[str], raw: bytes | list[bytes]) -> list[EnqueueAnswer]:
     """What became of these; one word, if all of them were created and have that state."""
     if isinstance(raw, bytes):
         state = raw.decode()
-        return [Placed("created", job_id, state) for job_id in ids]
+        return [EnqueueAnswer("created", job_id, state) for job_id in ids]
     words = read_words(raw)
-    return [Placed(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
+    return [EnqueueAnswer(*row) for row in zip(words[::3], words[1::3], words[2::3], strict=True)]
 
 
 def read_leased(raw: list[Any]) -> Leased:

@@ -10,19 +10,19 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.batch_state import BatchSpec
-from penstock.batch_state import pack_spec as pack_batch
 from penstock.engine import answers
-from penstock.engine.answers import Chores, Due, DueCrons, Leased, Placed, Renewed, Watched, WatchedBatch
+from penstock.engine.answers import Chores, Due, DueCrons, EnqueueAnswer, Leased, Renewed, Watched, WatchedBatch
 from penstock.engine.keys import KINDS, SEPARATOR, Keys
-from penstock.engine.link import Call, Link
-from penstock.engine.trip import Argument
-from penstock.fingerprint import fingerprint
-from penstock.job import Header
-from penstock.schedule import Source, Spec, Ticks, job_of
-from penstock.schedule import pack as pack_spec
-from penstock.server.connect import Endpoint
-from penstock.stored import is_plain, pack
+from penstock.engine.record.record import is_plain, pack
+from penstock.engine.transport.roundtrip import Argument
+from penstock.engine.transport.script_client import ScriptCall, ScriptClient
+from penstock.model.batch_state import BatchSpec
+from penstock.model.batch_state import pack_spec as pack_batch
+from penstock.model.error_fingerprint import error_fingerprint
+from penstock.model.header import Header
+from penstock.model.schedule import ScheduleSpec, Source, Ticks, job_of
+from penstock.model.schedule import pack as pack_spec
+from penstock.server.endpoint import Endpoint
 
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ALIKE: Final = 250  #: the same for new jobs with one label, without a lane or a batch, which takes no longer
@@ -90,22 +90,22 @@ class Engine:
         test_clock: Callable[[], int] | None = None,
     ) -> None:
         self.keys = Keys(namespace)
-        self.link = Link(endpoint, self.keys, deadline=deadline, test_clock=test_clock)
+        self.script_client = ScriptClient(endpoint, self.keys, deadline=deadline, test_clock=test_clock)
         self._last_form: tuple[Header | None, bytes, bool] = None, b"", False
 
-    def init(self) -> Call[str]:
+    def init(self) -> ScriptCall[str]:
         """Make the namespace. Only mending calls it: the first call of any other verb makes it by itself."""
-        return self.link.call("init", (), bytes.decode)
+        return self.script_client.call("init", (), bytes.decode)
 
     # Entering the line
 
-    def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> Call[list[Placed]]:
+    def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> ScriptCall[list[EnqueueAnswer]]:
         """Put jobs into line. `behind`: a new job in the call that was sent just before and is not answered yet."""
         if len(jobs) == 1 and not behind:
             (job,) = jobs
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
-            return self.link.call("enqueue", (job.id, packed, job.payload), read, few=plain)
+            return self.script_client.call("enqueue", (job.id, packed, job.payload), read, few=plain)
         ids, (forms, alike) = [job.id for job in jobs], self._forms(jobs)
         _page(jobs, ALIKE if alike else PAGE)
         args: list[Argument] = [b""] * (3 * len(jobs))
@@ -113,7 +113,7 @@ class Engine:
         if behind:
             args.append(behind)
         read = partial(answers.read_placed, ids)
-        return self.link.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
+        return self.script_client.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
 
     def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
         """Their headers packed, empty for one like that before it; and whether all are alike, and plain."""
@@ -138,29 +138,29 @@ class Engine:
             self._last_form = header, packed, plain
         return packed, plain
 
-    def promote(self, limit: int = PAGE) -> Call[Due]:
-        return self.link.call("promote", (limit,), answers.read_due)
+    def promote(self, limit: int = PAGE) -> ScriptCall[Due]:
+        return self.script_client.call("promote", (limit,), answers.read_due)
 
-    def admit(self, limit: int = PAGE) -> Call[Due]:
+    def admit(self, limit: int = PAGE) -> ScriptCall[Due]:
         """Show the jobs of lanes whose rate allows more again."""
-        return self.link.call("admit", (limit,), answers.read_due)
+        return self.script_client.call("admit", (limit,), answers.read_due)
 
-    def reschedule(self, ids: Sequence[str], due: int) -> Call[list[str]]:
+    def reschedule(self, ids: Sequence[str], due: int) -> ScriptCall[list[str]]:
         """To another time; below DELAY_BELOW it is a delay from now."""
-        return self.link.call("reschedule", (due, *_page(ids)), answers.read_words)
+        return self.script_client.call("reschedule", (due, *_page(ids)), answers.read_words)
 
-    def revive(self, ids: Sequence[str], edits: Mapping[str, Edit] = _NONE) -> Call[list[str]]:
+    def revive(self, ids: Sequence[str], edits: Mapping[str, Edit] = _NONE) -> ScriptCall[list[str]]:
         """Run dead or cancelled jobs again, some of them with other arguments."""
         args: list[Argument] = []
         for job_id in _page(ids):
             edit = edits.get(job_id)
             rest = _pack([edit.lanes, edit.unique]) if edit and edit.lanes is not None else b""
             args += (job_id, edit.payload if edit else b"", rest)
-        return self.link.call("revive", tuple(args), answers.read_words)
+        return self.script_client.call("revive", tuple(args), answers.read_words)
 
-    def transfer(self, ids: Sequence[str], queue: str) -> Call[list[str]]:
+    def transfer(self, ids: Sequence[str], queue: str) -> ScriptCall[list[str]]:
         """Have jobs that wait do so in another queue."""
-        return self.link.call("transfer", (queue, *_page(ids)), answers.read_words)
+        return self.script_client.call("transfer", (queue, *_page(ids)), answers.read_words)
 
     # Running
 
@@ -174,66 +174,70 @@ class Engine:
         answered: int = 0,
         room: int = ROOM,
         by_letter: bool = False,
-    ) -> Call[Leased]:
+    ) -> ScriptCall[Leased]:
         """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`.
 
         `by_letter`: if there is nothing for it, and it holds nothing, the next job may come as a letter, which answers
         its next call before that is made.
         """
         args: tuple[str | int, ...] = (worker, number, answered, min(want, PAGE), room, int(by_letter), *queues)
-        return self.link.call("lease", args, answers.read_leased)
+        return self.script_client.call("lease", args, answers.read_leased)
 
-    def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> Call[list[str]]:
+    def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> ScriptCall[list[str]]:
         """Each: id, call number, result (empty for nothing)."""
-        return self.link.call("complete", (worker, *_flat(_page(jobs))), answers.read_words)
+        return self.script_client.call("complete", (worker, *_flat(_page(jobs))), answers.read_words)
 
-    def retry(self, worker: str, jobs: Sequence[tuple[str, int, int, str, str]]) -> Call[list[str]]:
+    def retry(self, worker: str, jobs: Sequence[tuple[str, int, int, str, str]]) -> ScriptCall[list[str]]:
         """Each: id, call number, delay in ms, reason, error as JSON."""
-        return self.link.call("retry", (worker, *_flat(_page(jobs))), answers.read_words)
+        return self.script_client.call("retry", (worker, *_flat(_page(jobs))), answers.read_words)
 
-    def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> Call[list[str]]:
+    def bury(self, worker: str, jobs: Sequence[tuple[str, int, str, str]]) -> ScriptCall[list[str]]:
         """Each: id, call number, reason, error as JSON."""
-        rows = [(*job, fingerprint(job[3], job[2])) for job in _page(jobs)]
-        return self.link.call("bury", (worker, *_flat(rows)), answers.read_words)
+        rows = [(*job, error_fingerprint(job[3], job[2])) for job in _page(jobs)]
+        return self.script_client.call("bury", (worker, *_flat(rows)), answers.read_words)
 
-    def crash(self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES) -> Call[list[str]]:
+    def crash(
+        self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES
+    ) -> ScriptCall[list[str]]:
         """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
         rows = [(job_id, number, crashes, cause) for job_id, number, cause in _page(jobs)]
-        return self.link.call("crash", (worker, *_flat(rows)), answers.read_words)
+        return self.script_client.call("crash", (worker, *_flat(rows)), answers.read_words)
 
-    def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> Call[list[str]]:
+    def release(self, worker: str, jobs: Sequence[tuple[str, int]]) -> ScriptCall[list[str]]:
         """Each: id, call number."""
-        return self.link.call("release", (worker, *_flat(_page(jobs))), answers.read_words)
+        return self.script_client.call("release", (worker, *_flat(_page(jobs))), answers.read_words)
 
-    def snooze(self, worker: str, jobs: Sequence[tuple[str, int, int, str]]) -> Call[list[str]]:
+    def snooze(self, worker: str, jobs: Sequence[tuple[str, int, int, str]]) -> ScriptCall[list[str]]:
         """Each: id, call number, delay in ms, reason."""
-        return self.link.call("snooze", (worker, *_flat(_page(jobs))), answers.read_words)
+        return self.script_client.call("snooze", (worker, *_flat(_page(jobs))), answers.read_words)
 
-    def progress(self, worker: str, job_id: str, number: int, progress: str) -> Call[str]:
-        return self.link.call("progress", (worker, job_id, number, progress), bytes.decode)
+    def progress(self, worker: str, job_id: str, number: int, progress: str) -> ScriptCall[str]:
+        return self.script_client.call("progress", (worker, job_id, number, progress), bytes.decode)
 
-    def log(self, worker: str, jobs: Sequence[tuple[str, int, int, list[Any]]]) -> Call[list[str]]:
+    def log(self, worker: str, jobs: Sequence[tuple[str, int, int, list[Any]]]) -> ScriptCall[list[str]]:
         """Each: id, call number, how many lines the attempt sent before, lines: [time in ms, attempt, level, text]."""
         rows = [(job_id, number, before, _pack(lines)) for job_id, number, before, lines in _page(jobs)]
-        return self.link.call("log", (worker, *_flat(rows)), answers.read_words)
+        return self.script_client.call("log", (worker, *_flat(rows)), answers.read_words)
 
     # Workers' lives
 
-    def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> Call[str]:
-        return self.link.call("register", (worker, life, info, *queues), bytes.decode)
+    def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> ScriptCall[str]:
+        return self.script_client.call("register", (worker, life, info, *queues), bytes.decode)
 
-    def renew(self, life: int, workers: Sequence[str]) -> Call[Renewed]:
+    def renew(self, life: int, workers: Sequence[str]) -> ScriptCall[Renewed]:
         """An answer that does not come in time is not waited for: the next call, on another connection, may yet be."""
-        seconds = min(max(life / 3000, RENEWAL), self.link.deadline)
-        return self.link.call("renew", (life, *workers), answers.read_renewed).within(seconds)
+        seconds = min(max(life / 3000, RENEWAL), self.script_client.deadline)
+        return self.script_client.call("renew", (life, *workers), answers.read_renewed).within(seconds)
 
-    def retire(self, worker: str, limit: int = PAGE) -> Call[tuple[int, int]]:
+    def retire(self, worker: str, limit: int = PAGE) -> ScriptCall[tuple[int, int]]:
         """How many jobs went back, and 1 if there are more."""
-        return self.link.call("retire", (worker, limit), answers.read_pair)
+        return self.script_client.call("retire", (worker, limit), answers.read_pair)
 
-    def reap(self, life: int, *, limit: int = PAGE, crashes: int = CRASHES, cause: str = "{}") -> Call[tuple[int, int]]:
+    def reap(
+        self, life: int, *, limit: int = PAGE, crashes: int = CRASHES, cause: str = "{}"
+    ) -> ScriptCall[tuple[int, int]]:
         """Take back the jobs of workers that were not heard of: how many, and 1 if there are more."""
-        return self.link.call("reap", (limit, crashes, life, cause), answers.read_pair)
+        return self.script_client.call("reap", (limit, crashes, life, cause), answers.read_pair)
 
     def reap_worker(
         self,
@@ -244,128 +248,130 @@ class Engine:
         limit: int = PAGE,
         crashes: int = CRASHES,
         cause: str = "{}",
-    ) -> Call[tuple[int, int]]:
+    ) -> ScriptCall[tuple[int, int]]:
         """Take back at once the jobs of a worker that is known to be dead; only those it had started are charged."""
-        return self.link.call("reap", (limit, crashes, life, cause, worker, *started), answers.read_pair)
+        return self.script_client.call("reap", (limit, crashes, life, cause, worker, *started), answers.read_pair)
 
     # Waiting for the end
 
-    def watch(self, client: str, ids: Sequence[str]) -> Call[list[Watched]]:
+    def watch(self, client: str, ids: Sequence[str]) -> ScriptCall[list[Watched]]:
         """Have this client's mailbox told when these jobs finish; those that have are answered at once."""
-        return self.link.call("watch", (client, *_page(ids)), answers.read_watched)
+        return self.script_client.call("watch", (client, *_page(ids)), answers.read_watched)
 
     # Ending otherwise
 
-    def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> Call[list[str]]:
-        return self.link.call("cancel", (reason, *_page(ids)), answers.read_words)
+    def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> ScriptCall[list[str]]:
+        return self.script_client.call("cancel", (reason, *_page(ids)), answers.read_words)
 
-    def discard(self, ids: Sequence[str]) -> Call[list[str]]:
+    def discard(self, ids: Sequence[str]) -> ScriptCall[list[str]]:
         """Forget finished jobs before their time, but for their ids."""
-        return self.link.call("discard", tuple(_page(ids)), answers.read_words)
+        return self.script_client.call("discard", tuple(_page(ids)), answers.read_words)
 
-    def expire(self, limit: int = PAGE) -> Call[Due]:
-        return self.link.call("expire", (limit,), answers.read_due)
+    def expire(self, limit: int = PAGE) -> ScriptCall[Due]:
+        return self.script_client.call("expire", (limit,), answers.read_due)
 
-    def prune(self, keep: Retention = Retention(), limit: int = PAGE) -> Call[tuple[int, int]]:  # noqa: B008  (frozen)
+    def prune(self, keep: Retention = Retention(), limit: int = PAGE) -> ScriptCall[tuple[int, int]]:  # noqa: B008  (frozen)
         """How many were forgotten or made tombstones, and 1 if there are more."""
         args = (limit, keep.tomb_life, keep.finished, keep.tombs, keep.dead_life, keep.dead)
-        return self.link.call("prune", args, answers.read_pair)
+        return self.script_client.call("prune", args, answers.read_pair)
 
     # Steering
 
-    def pause(self, queue: str) -> Call[str]:
-        return self.link.call("pause", (queue,), bytes.decode)
+    def pause(self, queue: str) -> ScriptCall[str]:
+        return self.script_client.call("pause", (queue,), bytes.decode)
 
-    def resume(self, queue: str) -> Call[str]:
-        return self.link.call("resume", (queue,), bytes.decode)
+    def resume(self, queue: str) -> ScriptCall[str]:
+        return self.script_client.call("resume", (queue,), bytes.decode)
 
-    def cap(self, queue: str, limit: int | None = None, most: int | None = None) -> Call[str]:
+    def cap(self, queue: str, limit: int | None = None, most: int | None = None) -> ScriptCall[str]:
         """At most so many jobs of a queue run at once, and at most so many wait in it; -1: any number."""
         args = (queue, "" if limit is None else limit, "" if most is None else most)
-        return self.link.call("cap", args, bytes.decode)
+        return self.script_client.call("cap", args, bytes.decode)
 
-    def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> Call[str]:
+    def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> ScriptCall[str]:
         """Set by hand what a lane allows; a limit of -1 is what the code says."""
         args = (lane, "" if limit is None else limit, "" if paused is None else int(paused))
-        return self.link.call("tune", args, bytes.decode)
+        return self.script_client.call("tune", args, bytes.decode)
 
     # Schedules
 
     def set_cron(
-        self, schedule: str, spec: Spec, first: tuple[int, int], *, source: Source, worker: str = ""
-    ) -> Call[str]:
+        self, schedule: str, spec: ScheduleSpec, first: tuple[int, int], *, source: Source, worker: str = ""
+    ) -> ScriptCall[str]:
         """Make or change a schedule; `first` is the nominal and the due time of its first tick from now."""
         head = (schedule, source, worker, spec.version, spec.pace, spec.overlap)
-        return self.link.call(
+        return self.script_client.call(
             "set_cron", (*head, spec.header.task, spec.header.queue, *first, pack_spec(spec)), bytes.decode
         )
 
-    def remove_cron(self, schedule: str) -> Call[str]:
-        return self.link.call("remove_cron", (schedule,), bytes.decode)
+    def remove_cron(self, schedule: str) -> ScriptCall[str]:
+        return self.script_client.call("remove_cron", (schedule,), bytes.decode)
 
-    def pause_cron(self, schedule: str) -> Call[str]:
-        return self.link.call("pause_cron", (schedule,), bytes.decode)
+    def pause_cron(self, schedule: str) -> ScriptCall[str]:
+        return self.script_client.call("pause_cron", (schedule,), bytes.decode)
 
-    def resume_cron(self, schedule: str, version: str, first: tuple[int, int]) -> Call[str]:
-        return self.link.call("resume_cron", (schedule, version, *first), bytes.decode)
+    def resume_cron(self, schedule: str, version: str, first: tuple[int, int]) -> ScriptCall[str]:
+        return self.script_client.call("resume_cron", (schedule, version, *first), bytes.decode)
 
-    def run_cron(self, schedule: str, spec: Spec, job_id: str) -> Call[str]:
+    def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> ScriptCall[str]:
         """A job of this schedule here and now, under an id that names this request."""
         args = (schedule, spec.version, job_id, _pack(spec.header), spec.payload)
-        return self.link.call("run_cron", args, bytes.decode)
+        return self.script_client.call("run_cron", args, bytes.decode)
 
-    def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> Call[DueCrons]:
+    def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> ScriptCall[DueCrons]:
         """Those that are due, and of some others those whose ticks wait for the one before them."""
-        return self.link.call("due_crons", (limit, ROOM, *_page(also)), answers.read_due_crons)
+        return self.script_client.call("due_crons", (limit, ROOM, *_page(also)), answers.read_due_crons)
 
-    def tick(self, schedule: str, spec: Spec, expected: int, ticks: Ticks) -> Call[tuple[str, int]]:
+    def tick(self, schedule: str, spec: ScheduleSpec, expected: int, ticks: Ticks) -> ScriptCall[tuple[str, int]]:
         """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
-        return self.link.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), answers.read_ticked)
+        return self.script_client.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), answers.read_ticked)
 
     # Batches
 
-    def open_batch(self, batch: NewBatch) -> Call[str]:
+    def open_batch(self, batch: NewBatch) -> ScriptCall[str]:
         head = (batch.id, batch.nonce, batch.name, batch.parent, batch.priority, batch.limit)
         rest = (batch.abandon_after, batch.keep, DEEPEST, pack_batch(batch.spec))
-        return self.link.call("open_batch", (*head, *rest), bytes.decode)
+        return self.script_client.call("open_batch", (*head, *rest), bytes.decode)
 
-    def seal_batch(self, batch: str) -> Call[str]:
-        return self.link.call("seal_batch", (batch,), bytes.decode)
+    def seal_batch(self, batch: str) -> ScriptCall[str]:
+        return self.script_client.call("seal_batch", (batch,), bytes.decode)
 
-    def cancel_batch(self, batch: str, reason: str = "cancelled") -> Call[str]:
+    def cancel_batch(self, batch: str, reason: str = "cancelled") -> ScriptCall[str]:
         """Flag it; its members are then cancelled page by page with `do_chores`."""
-        return self.link.call("cancel_batch", (batch, reason), bytes.decode)
+        return self.script_client.call("cancel_batch", (batch, reason), bytes.decode)
 
-    def retry_batch(self, batch: str, nonce: str) -> Call[str]:
+    def retry_batch(self, batch: str, nonce: str) -> ScriptCall[str]:
         """Flag it; its dead members are then revived page by page with `do_chores`."""
-        return self.link.call("retry_batch", (batch, nonce), bytes.decode)
+        return self.script_client.call("retry_batch", (batch, nonce), bytes.decode)
 
-    def set_batch(self, batch: str, *, priority: int | None = None, limit: int | None = None) -> Call[str]:
+    def set_batch(self, batch: str, *, priority: int | None = None, limit: int | None = None) -> ScriptCall[str]:
         args = (batch, "" if priority is None else priority, "" if limit is None else limit)
-        return self.link.call("set_batch", args, bytes.decode)
+        return self.script_client.call("set_batch", args, bytes.decode)
 
-    def do_chores(self, what: str = "", batch: str = "", *, limit: int = PAGE) -> Call[Chores]:
+    def do_chores(self, what: str = "", batch: str = "", *, limit: int = PAGE) -> ScriptCall[Chores]:
         """One page of what is to be done to a batch, or of whatever is due."""
         named = (f"{what}{SEPARATOR}{batch}",) if what else ()
-        return self.link.call("do_chores", (limit, *named), answers.read_chores)
+        return self.script_client.call("do_chores", (limit, *named), answers.read_chores)
 
     def watch_batch(
         self, client: str, batch: str, *, finished: int = 0, after: int = 0, room: int = ROOM
-    ) -> Call[WatchedBatch]:
+    ) -> ScriptCall[WatchedBatch]:
         """Have this client's mailbox told of its end; or, with `finished`, of more members than came up to `after`."""
-        return self.link.call("watch_batch", (client, batch, finished, after, room), answers.read_watched_batch)
+        return self.script_client.call(
+            "watch_batch", (client, batch, finished, after, room), answers.read_watched_batch
+        )
 
     # Mending
 
-    def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> Call[tuple[int, int]]:
+    def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> ScriptCall[tuple[int, int]]:
         """Make one page of one part agree with the headers: the next cursor (0: the end), and how much was mended."""
-        return self.link.call("reconcile", (part, cursor, limit), answers.read_pair)
+        return self.script_client.call("reconcile", (part, cursor, limit), answers.read_pair)
 
-    def recount(self, last_event: bytes, counts: dict[str, int]) -> Call[str]:
+    def recount(self, last_event: bytes, counts: dict[str, int]) -> ScriptCall[str]:
         args = tuple(_flat(counts.items()))
-        return self.link.call("recount", (last_event, *args), bytes.decode)
+        return self.script_client.call("recount", (last_event, *args), bytes.decode)
 
     def all_keys(self) -> list[bytes]:
         return [self.keys(name) for name in KINDS]

@@ -22,18 +22,18 @@ from typing import Final
 
 import msgspec
 
-from penstock.batch_state import BatchState
 from penstock.engine.functions import library, words_of
 from penstock.engine.keys import HEAD_STEP
-from penstock.exposition import RANGES
-from penstock.job import DELAY_BELOW, Header
-from penstock.stored import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
+from penstock.engine.record.record import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
+from penstock.model.batch_state import BatchState
+from penstock.model.durations import DURATION_BUCKETS
+from penstock.model.header import DELAY_BELOW, Header
 
 SCHEMA: Final = "4"
 FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
-RANGES_MS: Final = tuple(round(bound * 1000) for bound in RANGES)
+RANGES_MS: Final = tuple(round(bound * 1000) for bound in DURATION_BUCKETS)
 
 _REAL_TIME: Final = """\
 local call = redis.call

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from starlette.requests import HTTPConnection
 
 from penstock.errors import BadOption
-from penstock.http.problems import Refused
+from penstock.http.problems import HttpError
 
 Role = Literal["viewer", "operator", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)  #: each may do all that those before it may
@@ -22,7 +22,7 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class Principal:
     """Somebody whose credentials were right."""
 
     name: str
@@ -46,7 +46,7 @@ class Trust:
         _networks(self.proxies)
 
 
-_NEIGHBOUR: Final = Who("this machine", "admin")
+_NEIGHBOUR: Final = Principal("this machine", "admin")
 
 
 class Access:
@@ -58,14 +58,16 @@ class Access:
         users: Mapping[str, tuple[str, Role]] | None = None,
         trust: Trust | None = None,
     ) -> None:
-        self._known: list[tuple[bytes, Who]] = []
+        self._known: list[tuple[bytes, Principal]] = []
         for token, role in (tokens or {}).items():
             digest = _digest("token", _worthy(token, "a token"))
-            self._known.append((digest, Who(f"token {digest.hex()[:8]}", check_role(role), by_token=True)))
+            self._known.append((digest, Principal(f"token {digest.hex()[:8]}", check_role(role), by_token=True)))
         for name, (password, role) in (users or {}).items():
             if not name or ":" in name:
                 raise BadOption(f"user {name!r}: use a name without a colon")
-            self._known.append((_digest("user", name, _worthy(password, "a password")), Who(name, check_role(role))))
+            self._known.append(
+                (_digest("user", name, _worthy(password, "a password")), Principal(name, check_role(role)))
+            )
         self._basic, self._trust = bool(users), trust
         self._proxies = tuple(trust.proxies) if trust else ()
 
@@ -74,16 +76,16 @@ class Access:
         """Whether no credentials are set, so that only this machine may ask."""
         return not self._known and self._trust is None
 
-    def identify(self, request: HTTPConnection) -> Who:
+    def identify(self, request: HTTPConnection) -> Principal:
         """Who asks; a refusal if that cannot be told."""
         if self.is_open:
             return _neighbour(request)
         who = self._by_credentials(request.headers.get("authorization", "")) or self._by_proxy(request)
         if who is None:
-            raise Refused(401, "give a token (Authorization: Bearer …) or other credentials", self._challenge())
+            raise HttpError(401, "give a token (Authorization: Bearer …) or other credentials", self._challenge())
         return who
 
-    def _by_credentials(self, header: str) -> Who | None:
+    def _by_credentials(self, header: str) -> Principal | None:
         kind, _, value = header.partition(" ")
         presented = _digest("token", value) if kind.lower() == "bearer" else _basic_digest(kind, value)
         found = None
@@ -92,17 +94,17 @@ class Access:
                 found = who
         return found
 
-    def _by_proxy(self, request: HTTPConnection) -> Who | None:
+    def _by_proxy(self, request: HTTPConnection) -> Principal | None:
         name = request.headers.get(self._trust.header, "") if self._trust else ""
         if self._trust is None or not name or not _is_at(request, self._proxies):
             return None
-        return Who("".join(char for char in name if char.isprintable())[:100], self._trust.role)
+        return Principal("".join(char for char in name if char.isprintable())[:100], self._trust.role)
 
     def _challenge(self) -> dict[str, str]:
         return {"WWW-Authenticate": 'Basic realm="penstock", charset="UTF-8"' if self._basic else "Bearer"}
 
 
-def check_origin(request: HTTPConnection, method: str, who: Who) -> None:
+def check_origin(request: HTTPConnection, method: str, who: Principal) -> None:
     """Another site may not have a browser change anything with credentials that it sends by itself."""
     if method in _SAFE or who.by_token:
         return
@@ -112,7 +114,7 @@ def check_origin(request: HTTPConnection, method: str, who: Who) -> None:
     else:
         fine = origin is None or origin.partition("://")[2] == request.headers.get("host")
     if not fine:
-        raise Refused(403, "another site asked for this (Origin, Sec-Fetch-Site): it is refused")
+        raise HttpError(403, "another site asked for this (Origin, Sec-Fetch-Site): it is refused")
 
 
 def check_role(role: Any) -> Role:
@@ -122,10 +124,10 @@ def check_role(role: Any) -> Role:
     return found
 
 
-def _neighbour(request: HTTPConnection) -> Who:
+def _neighbour(request: HTTPConnection) -> Principal:
     """Without credentials: whoever is on this machine, and calls us by its name, so that no web page can."""
     if not _is_local(request.headers.get("host", "")) or not _is_at(request, _LOCAL):
-        raise Refused(
+        raise HttpError(
             401, "no credentials are set, so only this machine may ask: set a token, users or a proxy's header"
         )
     return _NEIGHBOUR

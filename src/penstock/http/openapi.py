@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.http.answers import Problem
-from penstock.http.routes import Route
+from penstock.http.route import Route
+from penstock.http.schemas.responses import Problem
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}

@@ -19,8 +19,8 @@ from penstock.errors import (
     UnknownTask,
     UnsuitableServer,
 )
-from penstock.http.answers import Problem
-from penstock.http.replies import encode
+from penstock.http.json_response import encode
+from penstock.http.schemas.responses import Problem
 
 #: What any other error of ours says of the job as it is: it has ended, it runs, its key is taken, its batch is sealed.
 _OTHERWISE: Final = 409
@@ -39,7 +39,7 @@ _STATUS: Final[dict[type[PenstockError], int]] = {
 _AGAIN: Final = {"Retry-After": "1"}
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A request that is answered with a problem."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
@@ -47,17 +47,17 @@ class Refused(Exception):
         self.status, self.detail, self.headers = status, detail, headers
 
 
-def refusal(error: PenstockError) -> Refused:
+def refusal(error: PenstockError) -> HttpError:
     """How an error of ours is told over HTTP."""
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), _OTHERWISE)
-    return Refused(status, str(error), _AGAIN if status in {429, 503} else None)
+    return HttpError(status, str(error), _AGAIN if status in {429, 503} else None)
 
 
-def problem(error: Refused | PenstockError) -> Problem:
-    refused = error if isinstance(error, Refused) else refusal(error)
+def problem(error: HttpError | PenstockError) -> Problem:
+    refused = error if isinstance(error, HttpError) else refusal(error)
     return Problem(title=HTTPStatus(refused.status).phrase, status=refused.status, detail=refused.detail)
 
 
-def reply(refused: Refused) -> Response:
+def reply(refused: HttpError) -> Response:
     headers = {"Cache-Control": "no-store", **(refused.headers or {})}
     return Response(encode(problem(refused)), refused.status, headers, "application/problem+json")

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.program import Program
 from penstock.errors import PenstockError
-from penstock.http import bodies, problems
-from penstock.http.access import Access, Who, check_origin
-from penstock.http.meters import Meters
-from penstock.http.problems import Refused
-from penstock.http.routes import Ask, Match, Route, Table, segments_of
-from penstock.program import Program
+from penstock.http import parsing, problems
+from penstock.http.access import Access, Principal, check_origin
+from penstock.http.problems import HttpError
+from penstock.http.request_metrics import RequestMetrics
+from penstock.http.route import Match, RequestContext, Route, Table, segments_of
 
 log = logging.getLogger("penstock.http")
 audit = logging.getLogger("penstock.audit")
@@ -27,7 +27,7 @@ _LONGEST_NAME: Final = 300  #: characters of what was asked for, in a log
 class Service:
     """Answers requests for one app, or for a namespace without its code."""
 
-    def __init__(self, program: Program, access: Access, table: Table, meters: Meters) -> None:
+    def __init__(self, program: Program, access: Access, table: Table, meters: RequestMetrics) -> None:
         self._program = program
         self._access = access
         self._table = table
@@ -48,7 +48,7 @@ class Service:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await self._program.hub().aclose()
+                await self._program.client().aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -65,14 +65,14 @@ class Service:
     async def _try(self, request: Request, match: Match | None) -> Response:
         try:
             return await self._answer(request, match)
-        except Refused as refused:
+        except HttpError as refused:
             return problems.reply(refused)
         except PenstockError as error:
             return problems.reply(problems.refusal(error))
         except Exception:
             mark = secrets.token_hex(4)
             log.exception("%s %s failed (%s)", request.method, _on_one_line(request.url.path), mark)
-            return problems.reply(Refused(500, f"this is a fault of the service; its log has it under {mark}"))
+            return problems.reply(HttpError(500, f"this is a fault of the service; its log has it under {mark}"))
 
     async def _answer(self, request: Request, match: Match | None) -> Response:
         if match is None:
@@ -81,40 +81,40 @@ class Service:
         route = match.routes.get(method)
         who = None if route is not None and route.role is None else self._access.identify(request)
         if route is None:
-            raise Refused(405, f"{request.method} is not possible here", {"Allow": _allowed(match)})
+            raise HttpError(405, f"{request.method} is not possible here", {"Allow": _allowed(match)})
         if who is not None and route.role is not None:
             _check(who, route, request)
         body = b""
         if route.changes:
-            body = await bodies.read(request, self._program.settings.payload_limit)
+            body = await parsing.read(request, self._program.settings.payload_limit)
         if route.body is not None:
-            bodies.check_type(request)
-        ask = Ask(request, self._program, who, match.values, bodies.query(request, route.query), body)
+            parsing.check_type(request)
+        ask = RequestContext(request, self._program, who, match.values, parsing.query(request, route.query), body)
         if not route.changes:
             return await route.handle(ask)
         return await _noted(ask, route)
 
-    def _nothing(self, request: Request) -> Refused:
+    def _nothing(self, request: Request) -> HttpError:
         if len(request.scope["path"]) > _LONGEST_PATH:
-            return Refused(414, f"a path has at most {_LONGEST_PATH:,} characters")
+            return HttpError(414, f"a path has at most {_LONGEST_PATH:,} characters")
         self._access.identify(request)  # what there is, and what there is not, is not for everybody
-        return Refused(404, "there is nothing here; /openapi.json says what there is")
+        return HttpError(404, "there is nothing here; /openapi.json says what there is")
 
 
-def _check(who: Who, route: Route, request: Request) -> None:
+def _check(who: Principal, route: Route, request: Request) -> None:
     assert route.role is not None
     if not who.may(route.role):
-        raise Refused(403, f"this needs the role {route.role}; {who.name} has {who.role}")
+        raise HttpError(403, f"this needs the role {route.role}; {who.name} has {who.role}")
     check_origin(request, route.method, who)
 
 
-async def _noted(ask: Ask, route: Route) -> Response:
+async def _noted(ask: RequestContext, route: Route) -> Response:
     """Every change, and every try, is a line of the audit log: who, what, how it ended. Never arguments."""
     status = 500
     try:
         response = await route.handle(ask)
         status = response.status_code
-    except Refused as refused:
+    except HttpError as refused:
         status = refused.status
         raise
     except PenstockError as error:
@@ -129,7 +129,7 @@ async def _noted(ask: Ask, route: Route) -> Response:
         audit.info("%s: %s, %d", name, text, status, extra=_fields(ask, name, route, target, status))
 
 
-def _fields(ask: Ask, name: str, route: Route, target: str, status: int) -> dict[str, Any]:
+def _fields(ask: RequestContext, name: str, route: Route, target: str, status: int) -> dict[str, Any]:
     client = ask.request.client.host if ask.request.client else ""
     return {"who": name, "action": route.action, "target": target, "status": status, "client": client}
 

@@ -10,10 +10,10 @@ from typing import cast
 import redis
 
 from penstock.errors import PenstockError, UnsuitableServer
-from penstock.server import cluster, failures
+from penstock.server import cluster, connection_errors
 from penstock.server.cluster import SlotNotServed
-from penstock.server.embedded import Embedded
-from penstock.server.nodes import CONNECT_TIMEOUT, Node, open_sync
+from penstock.server.embedded.server import EmbeddedServer
+from penstock.server.pool import CONNECT_TIMEOUT, Node, open_sync
 from penstock.server.urls import Address, Url
 from penstock.server.verify import Info, NotMaster, StillLoading, advise, verify
 
@@ -36,7 +36,7 @@ class Locator:
         self._advised = False
         self._found_before = False
         self._missed = False
-        self._embedded = Embedded(url.path) if url.kind == "embedded" else None
+        self._embedded = EmbeddedServer(url.path) if url.kind == "embedded" else None
 
     def locate(self) -> Node:
         """Find the server and verify it, trying until the deadline what may pass."""
@@ -66,7 +66,7 @@ class Locator:
         # A plain URL that never led to a primary is the wrong one; any other replica is a failover under way.
         if isinstance(error, NotMaster) and self.url.kind != "cluster" and not self._found_before:
             return UnsuitableServer(str(error))
-        return failures.unavailable(self.url, error, self._deadline)
+        return connection_errors.unavailable(self.url, error, self._deadline)
 
     def _attempt(self, end: float) -> Node:
         node = self._candidate(end)
@@ -131,7 +131,7 @@ def _asking(node: Node, end: float) -> Iterator[redis.Redis]:
     try:
         yield client
     except redis.RedisError as error:
-        known = failures.explain(node, error)
+        known = connection_errors.explain(node, error)
         if known is not None:
             raise known from error
         raise

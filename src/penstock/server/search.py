@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from penstock.errors import PenstockError
-from penstock.server.nodes import Node
+from penstock.server.pool import Node
 
 
 class Search:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import UnsuitableServer
-from penstock.server.nodes import Node
+from penstock.server.pool import Node
 from penstock.server.urls import show
 
 Info = Mapping[str, Any]

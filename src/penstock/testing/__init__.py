@@ -10,7 +10,7 @@ See docs/testing.md.
 """
 
 from penstock.testing.clock import Clock
-from penstock.testing.record import Enqueued
+from penstock.testing.recorder import Enqueued
 from penstock.testing.sandbox import Sandbox
 
 __all__ = ["Clock", "Enqueued", "Sandbox"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from penstock.errors import BadOption
-from penstock.times import Duration, instant, milliseconds
+from penstock.model.durations import Duration, instant, milliseconds
 
 
 class Clock:

@@ -17,21 +17,21 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.codec import encode_result, open_envelope
-from penstock.context import JobContext, context_or_none, enter, leave, running_on_loop
+from penstock.api.context import JobContext, context_or_none, enter, leave, running_on_loop
+from penstock.api.program import Program
+from penstock.api.task import Task
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import Engine
-from penstock.engine.link import Call
+from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockError
-from penstock.program import Program
-from penstock.task import Task
-from penstock.worker.fetch import Numbers
-from penstock.worker.outcome import Again, Dead, Done, Outcome, Raised, describe, judge
-from penstock.worker.processes import Processes
-from penstock.worker.run import Runner, Running, policy_of
-from penstock.worker.settle import Settled, settle
-from penstock.worker.threads import Threads
-from penstock.worker.unknown import Unknown
+from penstock.model.codec import encode_result, open_envelope
+from penstock.worker.executors.processes import Processes
+from penstock.worker.executors.threads import Threads
+from penstock.worker.fetch import CallNumbers
+from penstock.worker.outcome import Buried, Completed, Outcome, Raised, Retried, describe, judge
+from penstock.worker.run import Runner, RunningJob, policy_of
+from penstock.worker.settle import SettledRun, settle
+from penstock.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Inline:
 
     def _begin(self) -> None:
         """Under a name that was never used: a clock that runs may outlive a worker that does nothing."""
-        self._worker, self._numbers = "inline-" + secrets.token_hex(6), Numbers()
+        self._worker, self._numbers = "inline-" + secrets.token_hex(6), CallNumbers()
         self._engine.register(self._worker, LIFE).sync()
 
     # On an event loop
@@ -73,11 +73,11 @@ class Inline:
                 if lease is None:
                     return
                 runner = runner or await self._runner(stack)
-                running = Running(lease, self._worker, number, runner.context(lease, self._worker, number))
+                running = RunningJob(lease, self._worker, number, runner.context(lease, self._worker, number))
                 outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
-                for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+                for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
                     await settling
-                if isinstance(outcome, Again):
+                if isinstance(outcome, Retried):
                     await self._engine.reschedule([lease.id], 0)
                 self._bury(lease, outcome)
 
@@ -88,7 +88,9 @@ class Inline:
         state = await stack.enter_async_context(lifespan()) if lifespan else None
         threads = Threads(1)
         stack.callback(threads.close, wait=True)
-        return Runner(self._program, self._engine, threads, processes, Unknown(self._program.hub().views), state)
+        return Runner(
+            self._program, self._engine, threads, processes, UnknownTasks(self._program.client().views), state
+        )
 
     # In blocking code
 
@@ -107,9 +109,9 @@ class Inline:
             if lease is None:
                 return
             outcome = self._run_sync(lease, number)
-            for _, settling in settle(self._engine, [Settled(self._worker, number, lease.id, outcome)]):
+            for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
                 settling.sync()
-            if isinstance(outcome, Again):
+            if isinstance(outcome, Retried):
                 self._engine.reschedule([lease.id], 0).sync()
             self._bury(lease, outcome)
 
@@ -127,7 +129,7 @@ class Inline:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
-            return Dead("undecodable", describe(error))
+            return Buried("undecodable", describe(error))
         context.tags = tuple(envelope.tags)
         token = enter(context)
         try:
@@ -137,9 +139,9 @@ class Inline:
         finally:
             leave(token)
         try:
-            return Done(encode_result(value))
+            return Completed(encode_result(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
-            return Dead("result_not_storable", describe(error))
+            return Buried("result_not_storable", describe(error))
 
     @contextmanager
     def _lifespan(self) -> Iterator[Any]:
@@ -159,7 +161,7 @@ class Inline:
         async with AsyncExitStack() as stack:
             runner = await self._runner(stack)
             context = runner.context(lease, self._worker, number)
-            return await runner.run(Running(lease, self._worker, number, context))
+            return await runner.run(RunningJob(lease, self._worker, number, context))
 
     def _wrapped(
         self, context: JobContext, task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
@@ -178,7 +180,7 @@ class Inline:
 
     # Both
 
-    def _lease(self) -> tuple[int, Call[Leased]]:
+    def _lease(self) -> tuple[int, ScriptCall[Leased]]:
         number = self._numbers.take()
         return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
 
@@ -202,7 +204,7 @@ class Inline:
     def _bury(self, lease: Lease, outcome: Outcome) -> None:
         error = self._errors.pop(lease.id, None)
         deaths = _deaths.get()
-        if isinstance(outcome, Dead) and deaths is not None:
+        if isinstance(outcome, Buried) and deaths is not None:
             deaths.append(_described(lease, outcome) if error is None or isinstance(error, Raised) else error)
 
     @contextmanager
@@ -221,7 +223,7 @@ class Inline:
             raise deaths[0]
 
 
-def _described(lease: Lease, dead: Dead) -> Exception:
+def _described(lease: Lease, dead: Buried) -> Exception:
     """The error of a job that raised none itself: it took too long, or what it returned cannot be stored."""
     found = json.loads(dead.error)
     if found.get("type") == "TimeoutError":

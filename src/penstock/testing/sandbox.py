@@ -6,23 +6,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, cast
 
+from penstock.api.context import running_on_loop
+from penstock.api.task import Call, Task
 from penstock.app import Penstock
-from penstock.context import running_on_loop
-from penstock.engine.answers import Placed
+from penstock.client.client import Client
+from penstock.client.producer import Producer
+from penstock.engine.answers import EnqueueAnswer
 from penstock.engine.engine import Engine, NewJob
-from penstock.engine.link import Call as EngineCall
+from penstock.engine.record.record import read_header, read_payload
+from penstock.engine.transport.script_client import ScriptCall as EngineCall
 from penstock.errors import PenstockError
-from penstock.hub import Hub
-from penstock.producer import Producer
-from penstock.schedule import Spec, first
-from penstock.stored import read_header, read_payload
-from penstock.task import Call, Task
+from penstock.model.durations import Duration, milliseconds
+from penstock.model.schedule import ScheduleSpec, first
 from penstock.testing.clock import Clock
-from penstock.testing.due import MOVED, NEVER, Due
 from penstock.testing.inline import MAKES_READY, Inline
-from penstock.testing.record import Enqueued, Record, expect, listed, missed
+from penstock.testing.recorder import Enqueued, Recorder, expect, listed, missed
 from penstock.testing.server import default_url
-from penstock.times import Duration, milliseconds
+from penstock.testing.timer_steps import MOVED, NEVER, Due
 from penstock.worker.worker import Worker
 
 AnyTask = Task[..., Any, Any]
@@ -41,12 +41,12 @@ class Sandbox:
         self.clock = Clock(self._moved)
         self._starts_inline = inline
         self._has_schedules = schedules
-        self._left_out: dict[str, Spec] = {}
+        self._left_out: dict[str, ScheduleSpec] = {}
         self._inline: Inline | None = None
-        self._record = Record(app.tasks)
+        self._record = Recorder(app.tasks)
         self._cleared: set[str] = set()
-        self._hub: Hub | None = None
-        self._outer: Hub | None = None
+        self._client: Client | None = None
+        self._outer: Client | None = None
 
     def __repr__(self) -> str:
         return f"<Sandbox of {self.app.name}, {len(self._record.jobs)} jobs enqueued>"
@@ -54,14 +54,14 @@ class Sandbox:
     # Opening and closing
 
     def __enter__(self) -> Self:
-        if self._hub is not None:
+        if self._client is not None:
             raise PenstockError("this sandbox is open already: make another")
         settings, name = self.app.settings, f"test-{secrets.token_hex(6)}"
-        self._hub = Hub(name, self._url or default_url(), settings.deadline / 1000, test_clock=self.clock)
-        self._hub.engine.link.spy = self
-        self._hub.producer = cast("Producer", _Sender(self._hub.producer, self))
-        self._outer, self.app._hub = self.app._hub, self._hub  # noqa: SLF001  (its other half)
-        self._declare(self._hub.engine)
+        self._client = Client(name, self._url or default_url(), settings.deadline / 1000, test_clock=self.clock)
+        self._client.engine.script_client.spy = self
+        self._client.producer = cast("Producer", _Sender(self._client.producer, self))
+        self._outer, self.app._client = self.app._client, self._client  # noqa: SLF001  (its other half)
+        self._declare(self._client.engine)
         self._inline = self._new_inline(raises=True) if self._starts_inline else None
         return self
 
@@ -78,9 +78,9 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hub = self._open
-        self.app._hub, self._hub = self._outer, None  # noqa: SLF001  (the same)
+        self.app._client, self._client = self._outer, None  # noqa: SLF001  (the same)
         self.app.program.schedules.update(self._left_out)
-        hub.engine.link.ask_sync(lambda client: client.delete(*hub.engine.all_keys()))
+        hub.engine.script_client.ask_sync(lambda client: client.delete(*hub.engine.all_keys()))
         hub.close()
 
     async def __aenter__(self) -> Self:
@@ -94,10 +94,10 @@ class Sandbox:
         await hub.aclose()
 
     @property
-    def _open(self) -> Hub:
-        if self._hub is None:
+    def _open(self) -> Client:
+        if self._client is None:
             raise PenstockError("this sandbox is not open: with Sandbox(app) as sandbox: ...")
-        return self._hub
+        return self._client
 
     # Running
 
@@ -230,11 +230,11 @@ class Sandbox:
     def _look(self) -> None:
         """Also at jobs that the engine made and nobody ran yet."""
         engine = self._open.engine
-        link = engine.link
-        stored: dict[bytes, bytes] = link.ask_sync(lambda client: client.hgetall(engine.keys("jobs")))
+        script_client = engine.script_client
+        stored: dict[bytes, bytes] = script_client.ask_sync(lambda client: client.hgetall(engine.keys("jobs")))
         fresh = [job_id for job_id in stored if job_id and job_id.decode() not in self._record.jobs]
         if fresh:
-            payloads = link.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
+            payloads = script_client.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
             for job_id, apart in zip(fresh, payloads, strict=True):
                 payload = read_payload(stored[job_id]) if apart is None else apart
                 if payload is not None:
@@ -259,14 +259,14 @@ class Sandbox:
 
     def _moved(self) -> None:
         """Time was moved: workers in the background stay alive, and look what is due."""
-        if self._hub is None:
+        if self._client is None:
             return
-        engine = self._hub.engine
-        names = engine.link.ask_sync(lambda client: client.zrange(engine.keys("workers"), 0, -1))
+        engine = self._client.engine
+        names = engine.script_client.ask_sync(lambda client: client.zrange(engine.keys("workers"), 0, -1))
         workers = [name.decode() for name in names if name]
         if workers:
             engine.renew(self.app.settings.lease, workers).sync()
-            engine.link.ask_sync(lambda client: client.execute_command("SPUBLISH", engine.keys.timer, "moved"))
+            engine.script_client.ask_sync(lambda client: client.execute_command("SPUBLISH", engine.keys.timer, "moved"))
 
 
 class _Sender:
@@ -276,12 +276,12 @@ class _Sender:
         self._producer = producer
         self._sandbox = sandbox
 
-    async def enqueue(self, job: NewJob) -> Placed:
+    async def enqueue(self, job: NewJob) -> EnqueueAnswer:
         placed = await self._producer.enqueue(job)
         await self._sandbox.run_inline()
         return placed
 
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[Placed]]:
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[EnqueueAnswer]]:
         async for page in self._producer.enqueue_many(jobs):
             yield page
         await self._sandbox.run_inline()

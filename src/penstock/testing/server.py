@@ -7,15 +7,15 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from penstock.server.embedded import Embedded
-from penstock.server.launch import LINGER
+from penstock.server.embedded.launch import LINGER
+from penstock.server.embedded.server import EmbeddedServer
 
 VARIABLE = "PENSTOCK_TEST_URL"  #: a server to test on instead
 
 
-def serve(folder: Path) -> tuple[str, Embedded]:
+def serve(folder: Path) -> tuple[str, EmbeddedServer]:
     """The URL of an embedded server with its data there, and a hold on it: it ends soon after the last release."""
-    user = Embedded(folder, announce=False)
+    user = EmbeddedServer(folder, announce=False)
     before = os.environ.get(LINGER)
     os.environ[LINGER] = before or "0.5"
     try:
@@ -36,6 +36,6 @@ def default_url() -> str:
     return url
 
 
-def _end(user: Embedded, folder: Path) -> None:
+def _end(user: EmbeddedServer, folder: Path) -> None:
     user.release()
     shutil.rmtree(folder, ignore_errors=True)

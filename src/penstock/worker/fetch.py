@@ -16,16 +16,16 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from penstock.engine.answers import Leased, read_letter
-from penstock.engine.apart import together_or_apart
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.link import Call
-from penstock.engine.reach import Reach
+from penstock.engine.transport.connection_health import ConnectionHealth
+from penstock.engine.transport.isolated_calls import send_isolated
+from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import PenstockError
-from penstock.worker.keep import Keeper
-from penstock.worker.leases import Hand, LeaseCheck
-from penstock.worker.outcome import Back, Dead, Done, Outcome, describe, tell
-from penstock.worker.run import Runner, Running
-from penstock.worker.settle import Settled, settle
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.lease_check import Hand, LeaseCheck
+from penstock.worker.outcome import Buried, Completed, Outcome, Released, describe, tell
+from penstock.worker.run import Runner, RunningJob
+from penstock.worker.settle import SettledRun, settle
 
 log = logging.getLogger("penstock.worker")
 
@@ -37,7 +37,7 @@ RECHECK: Final = 0.01  #: seconds between two looks whether a lease that may be 
 LOOK: Final = 5.0  #: seconds after which an idle worker looks by itself, should a letter have been lost
 
 
-class Numbers:
+class CallNumbers:
     """The numbers of lease calls. One whose answer was lost is used again: the resent call gets the same jobs."""
 
     def __init__(self) -> None:
@@ -92,14 +92,14 @@ class Numbers:
             self._lost.append(number)
 
 
-Settles = list[tuple[list[Settled], Call[list[str]]]]
+Settles = list[tuple[list[SettledRun], ScriptCall[list[str]]]]
 
 
 class Incarnation(NamedTuple):
     """A name under which a worker leases, and the numbers of the calls made under it: they only change together."""
 
     name: str
-    numbers: Numbers
+    numbers: CallNumbers
 
 
 class Fetcher:
@@ -112,25 +112,25 @@ class Fetcher:
         concurrency: int,
         queues: Callable[[], list[str]],
         unknown: Callable[[str], None],
-        reach: Reach,
-        keeper: Keeper,
+        health: ConnectionHealth,
+        heartbeat: Heartbeat,
     ) -> None:
         self._engine = engine
         self._runner = runner
         self._concurrency = concurrency
         self._queues = queues
         self._unknown = unknown
-        self._reach = reach
-        self._keeper = keeper
-        self._own = Incarnation("", Numbers())
+        self._health = health
+        self._heartbeat = heartbeat
+        self._own = Incarnation("", CallNumbers())
         self._is_lost = False  #: the engine no longer knows that name, and there is no other yet
         self.busy = 0  #: slots in use, by runs that are not on their way to be settled
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningJob] = {}
         self.draining = False
         self.finished = 0
         self.left = math.inf  #: jobs that it may still take
-        self.stuck: dict[str, Settled] = {}  #: what overran its time in a thread, and how it is to be settled
-        self._outcomes: list[Settled] = []
+        self.stuck: dict[str, SettledRun] = {}  #: what overran its time in a thread, and how it is to be settled
+        self._outcomes: list[SettledRun] = []
         self._hand: set[tuple[str, int, str]] = set()  #: worker, call and id of what was leased and is not settled yet
         self.check = LeaseCheck(engine, self._in_hand)
         self._refusals: Counter[tuple[str, int, str]] = Counter()
@@ -147,7 +147,7 @@ class Fetcher:
 
     def begin(self, worker: str) -> None:
         """A new incarnation: what ran under the old one will be refused."""
-        self._own, self._is_lost = Incarnation(worker, Numbers()), False
+        self._own, self._is_lost = Incarnation(worker, CallNumbers()), False
         self.look()
 
     def lose(self) -> None:
@@ -186,13 +186,13 @@ class Fetcher:
             try:
                 await self._round(look)
                 pause = 0.05
-                self._reach.back(loop)
+                self._health.back(loop)
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("a round failed, %d runs wait to be settled", len(self._outcomes))
-                self._reach.lost(loop, error if isinstance(error, PenstockError) else PenstockError(str(error)))
+                self._health.lost(loop, error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 pause = min(pause * 2, 2.0)
-                await self._reach.pause(loop, pause)
+                await self._health.pause(loop, pause)
                 self.look()
 
     async def drained(self) -> None:
@@ -236,16 +236,16 @@ class Fetcher:
                 self._waits = False
                 self._wake.set()
 
-    async def _trip(self, outcomes: list[Settled], want: int) -> None:
+    async def _trip(self, outcomes: list[SettledRun], want: int) -> None:
         settles = settle(self._engine, outcomes)
-        calls: list[Call[Any]] = [call for _, call in settles]
+        calls: list[ScriptCall[Any]] = [call for _, call in settles]
         own, number = self._own, 0
         if want > 0:
             number = own.numbers.take()
             calls.append(self._lease(own, number, want))
         self._news = False
         try:
-            answers = await together_or_apart(self._engine.link, calls)
+            answers = await send_isolated(self._engine.script_client, calls)
             settled = await self._singly(settles, answers)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
@@ -267,9 +267,11 @@ class Fetcher:
         if refused is not None:
             raise PenstockError(f"what a job ended in was refused: {refused}") from refused
 
-    async def _singly(self, settles: "Settles", answers: list[Any]) -> list[tuple[list[Settled], Call[Any], Any]]:
+    async def _singly(
+        self, settles: "Settles", answers: list[Any]
+    ) -> list[tuple[list[SettledRun], ScriptCall[Any], Any]]:
         """What the calls that settle were answered. Of a page that was refused each run is settled alone."""
-        settled: list[tuple[list[Settled], Call[Any], Any]] = []
+        settled: list[tuple[list[SettledRun], ScriptCall[Any], Any]] = []
         alone: Settles = []
         for (runs, call), answer in zip(settles, answers, strict=False):
             if isinstance(answer, Exception) and len(runs) > 1:
@@ -277,11 +279,11 @@ class Fetcher:
             else:
                 settled.append((runs, call, answer))
         if alone:
-            again = await together_or_apart(self._engine.link, [call for _, call in alone])
+            again = await send_isolated(self._engine.script_client, [call for _, call in alone])
             settled += [(runs, call, answer) for (runs, call), answer in zip(alone, again, strict=True)]
         return settled
 
-    def _refused(self, run: Settled, error: Exception) -> None:
+    def _refused(self, run: SettledRun, error: Exception) -> None:
         """The server is there, but does not take this: after some tries the job is buried, and at last given up."""
         key = run.worker, run.number, run.id
         self._refusals[key] += 1
@@ -289,7 +291,7 @@ class Fetcher:
             log.error(
                 "job %s: the server refuses what it ended in (%s); it is buried, its result is lost", run.id, error
             )
-            run = Settled(*key, Dead("settle_refused", describe(error)), run.note)
+            run = SettledRun(*key, Buried("settle_refused", describe(error)), run.note)
         elif self._refusals[key] == 2 * REFUSALS:
             log.error("job %s: the server refuses to bury it, too (%s); see `penstock doctor`", run.id, error)
             del self._refusals[key]
@@ -298,12 +300,12 @@ class Fetcher:
         self._outcomes.append(run)
         self.busy += 1
 
-    def _let_go(self, runs: list[Settled]) -> None:
+    def _let_go(self, runs: list[SettledRun]) -> None:
         """They are no longer this worker's."""
         self._runner.settled(runs)
         self._hand.difference_update([(run.worker, run.number, run.id) for run in runs])
 
-    def _answered(self, own: Incarnation, number: int, want: int, call: Call[Leased], answer: Any) -> None:
+    def _answered(self, own: Incarnation, number: int, want: int, call: ScriptCall[Leased], answer: Any) -> None:
         if isinstance(answer, Exception):
             own.numbers.give_back(number)
             raise PenstockError(f"a call of lease failed: {answer}") from answer
@@ -325,11 +327,11 @@ class Fetcher:
             self._more = self._more or self._news or self._plenty
             self._start(leased, own.name, number)
 
-    def _take(self) -> list[Settled]:
+    def _take(self) -> list[SettledRun]:
         """What is to be settled now: all of it, unless the results are too big for one trip."""
         size = 0
         for i, run in enumerate(self._outcomes):
-            size += len(run.outcome.result) if type(run.outcome) is Done else 0
+            size += len(run.outcome.result) if type(run.outcome) is Completed else 0
             if i and size > BYTES:
                 taken, self._outcomes = self._outcomes[:i], self._outcomes[i:]
                 self._wake.set()
@@ -350,7 +352,7 @@ class Fetcher:
             self._more = not self.draining
         self._wake.clear()
 
-    def _lease(self, own: Incarnation, number: int, want: int) -> Call[Leased]:
+    def _lease(self, own: Incarnation, number: int, want: int) -> ScriptCall[Leased]:
         answered = own.numbers.floor
         return self._engine.lease(own.name, number, queues=self._queues(), want=want, answered=answered, by_letter=True)
 
@@ -369,10 +371,10 @@ class Fetcher:
         for job_id in leased.unreadable:
             self.busy += 1
             self._hand.add((worker, number, job_id))
-            self._outcomes.append(Settled(worker, number, job_id, Dead("unreadable_header", "{}")))
+            self._outcomes.append(SettledRun(worker, number, job_id, Buried("unreadable_header", "{}")))
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)
-            running = Running(lease, worker, number, context)
+            running = RunningJob(lease, worker, number, context)
             running.stopped = self.draining  # then it goes back
             self.busy += 1
             if lease.ready.cancelling or lease.id in self._early:
@@ -381,13 +383,13 @@ class Fetcher:
             # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
             running.task = self._loop.create_task(self._run(running))
 
-    async def is_held(self, running: Running) -> bool:
+    async def is_held(self, running: RunningJob) -> bool:
         """Whether a job that has not begun still is this worker's; it waits while nobody knows.
 
         A process that stood still may find an answer that came long ago, and another worker may have its jobs by now.
         """
         while not (lost := running.stopped or self._is_lost or running.worker != self._own.name):
-            if time.monotonic() < self._keeper.valid_until:
+            if time.monotonic() < self._heartbeat.valid_until:
                 break
             await asyncio.sleep(RECHECK)
         return not lost
@@ -399,17 +401,17 @@ class Fetcher:
     def overrun(self, job_id: str, outcome: Outcome) -> None:
         """The thread of this job does not end: the job is settled so when its process has ended."""
         if (running := self.running.get(job_id)) is not None:
-            self.stuck[job_id] = Settled(running.worker, running.number, job_id, outcome)
+            self.stuck[job_id] = SettledRun(running.worker, running.number, job_id, outcome)
             self._settled.set()
 
-    async def _run(self, running: Running) -> None:
+    async def _run(self, running: RunningJob) -> None:
         try:
-            held = time.monotonic() < self._keeper.valid_until or await self.is_held(running)
+            held = time.monotonic() < self._heartbeat.valid_until or await self.is_held(running)
             running.begun = True
-            outcome: Outcome = await self._runner.run(running) if held and not running.stopped else Back()
+            outcome: Outcome = await self._runner.run(running) if held and not running.stopped else Released()
         except BaseException as error:  # noqa: BLE001  (whatever it was, the slot must be given back and the job settled)
-            outcome = Dead("worker_error", describe(error))
-        if type(outcome) is not Done or log.isEnabledFor(logging.DEBUG):
+            outcome = Buried("worker_error", describe(error))
+        if type(outcome) is not Completed or log.isEnabledFor(logging.DEBUG):
             try:
                 tell(running.lease, outcome)
             except Exception:
@@ -417,10 +419,10 @@ class Fetcher:
         if self.running.get(running.lease.id) is running:
             del self.running[running.lease.id]
         self.stuck.pop(running.lease.id, None)
-        self._outcomes.append(Settled(running.worker, running.number, running.lease.id, outcome, running.note))
+        self._outcomes.append(SettledRun(running.worker, running.number, running.lease.id, outcome, running.note))
         self._wake.set()
 
-    def _check(self, runs: list[Settled], words: list[str]) -> None:
+    def _check(self, runs: list[SettledRun], words: list[str]) -> None:
         for run, word in zip(runs, words, strict=True):
-            if word == "stale" and type(run.outcome) is not Back:
+            if word == "stale" and type(run.outcome) is not Released:
                 log.warning("job %s: this attempt had lost its lease; what it did was refused", run.id)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from penstock.engine.engine import Engine
-from penstock.engine.lane_views import LaneViews
-from penstock.engine.views import AT_ONE_MOMENT, Views
+from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.read.views import AT_ONE_MOMENT, Views
 
 
 async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
@@ -24,7 +24,7 @@ async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
     if not held:
         return True
     # What a lane has just let go on is ready, and no longer held.
-    return not await LaneViews(engine.link).opens(held) and not await _busy(views, queues, paused)
+    return not await LaneViews(engine.script_client).opens(held) and not await _busy(views, queues, paused)
 
 
 async def _busy(views: Views, queues: Sequence[str], paused: dict[str, bool]) -> bool:

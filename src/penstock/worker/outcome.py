@@ -9,13 +9,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.backoff import Backoff, Delays
-from penstock.codec import storable
 from penstock.engine.answers import Lease
-from penstock.options import exception_name
-from penstock.steer import Bury, Retry, Snooze
-from penstock.times import milliseconds, show
-from penstock.worker.trace import trace_of
+from penstock.model.backoff import Backoff, Delays
+from penstock.model.codec import storable
+from penstock.model.control_flow import Bury, Retry, Snooze
+from penstock.model.durations import milliseconds, show
+from penstock.model.options import exception_name
+from penstock.worker.tracebacks import trace_of
 
 log = logging.getLogger("penstock.worker")
 
@@ -28,13 +28,13 @@ NAME: Final = 200  #: characters of its class's name
 _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
-class Done(msgspec.Struct, frozen=True, gc=False):
+class Completed(msgspec.Struct, frozen=True, gc=False):
     """It returned."""
 
     result: bytes
 
 
-class Again(msgspec.Struct, frozen=True, gc=False):
+class Retried(msgspec.Struct, frozen=True, gc=False):
     """It failed and is tried again after a delay in ms."""
 
     delay: int
@@ -42,14 +42,14 @@ class Again(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
-class Dead(msgspec.Struct, frozen=True, gc=False):
+class Buried(msgspec.Struct, frozen=True, gc=False):
     """It failed for good."""
 
     reason: str
     error: str
 
 
-class Later(msgspec.Struct, frozen=True, gc=False):
+class Snoozed(msgspec.Struct, frozen=True, gc=False):
     """It was put off; no attempt used."""
 
     delay: int
@@ -62,11 +62,11 @@ class Crashed(msgspec.Struct, frozen=True, gc=False):
     cause: str
 
 
-class Back(msgspec.Struct, frozen=True, gc=False):
+class Released(msgspec.Struct, frozen=True, gc=False):
     """It was stopped from outside, or never started; no attempt used."""
 
 
-Outcome = Done | Again | Dead | Later | Crashed | Back
+Outcome = Completed | Retried | Buried | Snoozed | Crashed | Released
 
 
 class NotStarted(Exception):
@@ -115,25 +115,25 @@ def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
 def _judged(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
     match error:
         case Snooze():
-            return Later(_delay(getattr(error, "delay", 1_000)), "snoozed")
+            return Snoozed(_delay(getattr(error, "delay", 1_000)), "snoozed")
         case Bury():
-            return Dead(_clean(getattr(error, "reason", "")) or "buried", describe(error))
+            return Buried(_clean(getattr(error, "reason", "")) or "buried", describe(error))
         case ProcessDied():
             return Crashed(describe(error))
         case NotStarted() | NoProcess():
-            return Later(AGAIN, "no_process") if isinstance(error, NoProcess) else Back()
+            return Snoozed(AGAIN, "no_process") if isinstance(error, NoProcess) else Released()
     if isinstance(error, Retry):
         asked = getattr(error, "delay", None)
         return _failed(lease, error, policy, None if asked is None else _delay(asked))
-    return _failed(lease, error, policy) if _worth_another(error, policy) else Dead("given_up", describe(error))
+    return _failed(lease, error, policy) if _worth_another(error, policy) else Buried("given_up", describe(error))
 
 
 def _failed(lease: Lease, error: BaseException, policy: Policy, asked: int | None = None) -> Outcome:
     failures, described = lease.ready.failures + 1, describe(error)
     if failures > lease.ready.retries:
-        return Dead("retries_exhausted", described)
+        return Buried("retries_exhausted", described)
     kind = error.type if type(error) is Raised else _name_of(type(error))
-    return Again(policy.backoff.after(failures) if asked is None else asked, _clean(kind), described)
+    return Retried(policy.backoff.after(failures) if asked is None else asked, _clean(kind), described)
 
 
 def _delay(value: object) -> int:
@@ -150,17 +150,17 @@ def tell(lease: Lease, outcome: Outcome) -> None:
 def _tell(lease: Lease, outcome: Outcome) -> None:
     attempt, told = lease.attempt, {"job": lease.id, "task": lease.ready.task, "attempt": lease.attempt}
     match outcome:
-        case Done():
+        case Completed():
             log.debug("attempt %d is done", attempt, extra=told)
-        case Again(delay, _, error):
+        case Retried(delay, _, error):
             log.warning("attempt %d failed, the next is in %s: %s", attempt, show(delay), _line(error), extra=told)
-        case Dead(reason, error):
+        case Buried(reason, error):
             log.error("attempt %d failed, the job is buried (%s): %s", attempt, reason, _line(error), extra=told)
         case Crashed(cause):
             log.error("attempt %d took its process with it: %s", attempt, _line(cause), extra=told)
-        case Later(delay, reason):
+        case Snoozed(delay, reason):
             log.info("put off for %s (%s)", show(delay), reason, extra=told)
-        case Back():
+        case Released():
             log.info("attempt %d was stopped, the job goes back", attempt, extra=told)
 
 

@@ -11,33 +11,33 @@ from typing import Any
 
 import msgspec
 
-from penstock import backoff
-from penstock.codec import Envelope, decode_any, encode_result, open_envelope
-from penstock.context import JobContext, Sink, enter
+from penstock.api.context import JobContext, Sink, enter
+from penstock.api.program import Program
+from penstock.api.task import Task
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
-from penstock.program import Program
-from penstock.task import Task
-from penstock.times import show
-from penstock.worker.notes import Notes
+from penstock.model import backoff
+from penstock.model.codec import Envelope, decode_any, encode_result, open_envelope
+from penstock.model.durations import show
+from penstock.worker.executors.processes import Processes
+from penstock.worker.executors.threads import Threads, Work
 from penstock.worker.outcome import (
     AGAIN,
-    Back,
-    Dead,
-    Done,
-    Later,
+    Buried,
+    Completed,
     NotFound,
     NotStarted,
     Outcome,
     Policy,
+    Released,
+    Snoozed,
     describe,
     judge,
 )
-from penstock.worker.processes import Processes
-from penstock.worker.settle import Settled
-from penstock.worker.threads import Threads, Work
-from penstock.worker.unknown import Unknown
+from penstock.worker.settle import SettledRun
+from penstock.worker.supervisor.shared_state import SharedState
+from penstock.worker.unknown_tasks import UnknownTasks
 
 log = logging.getLogger("penstock.worker")
 
@@ -46,7 +46,7 @@ SUSPECTS = 16  #: at once; each has a process of its own, and when memory runs o
 OVERRUN = 5.0  #: seconds that a thread gets to end by itself once its job's time is over
 
 
-class Running(msgspec.Struct, eq=False):
+class RunningJob(msgspec.Struct, eq=False):
     """A job that is running here, and how to stop it."""
 
     lease: Lease
@@ -76,9 +76,9 @@ class Runner:
         engine: Engine,
         threads: Threads,
         processes: Processes,
-        unknown: Unknown,
+        unknown: UnknownTasks,
         state: Any,
-        notes: Notes | None = None,
+        notes: SharedState | None = None,
     ) -> None:
         self._program = program
         self._engine = engine
@@ -88,7 +88,7 @@ class Runner:
         self._state = state
         self._notes = notes
         self.overrun: Callable[[str, Outcome], None] = lambda _id, _outcome: None  #: told of threads that do not end
-        self.is_held: Callable[[Running], Awaitable[bool]] = _always  #: whether a job that has not begun may begin
+        self.is_held: Callable[[RunningJob], Awaitable[bool]] = _always  #: whether a job that has not begun may begin
         self.sink: Sink | None = None  #: who keeps the lines that jobs write
         self._plans: dict[str, Plan] = {}
         self._suspects = 0
@@ -96,13 +96,13 @@ class Runner:
     def context(self, lease: Lease, worker: str, number: int) -> JobContext:
         return JobContext(lease, worker, number, self._engine, self._state, self.sink)
 
-    def settled(self, runs: list[Settled]) -> None:
+    def settled(self, runs: list[SettledRun]) -> None:
         """The server knows how these ended: from now on they are not charged with a death of this process."""
         if self._notes is not None:
             for run in runs:
                 self._notes.end(run.note)
 
-    async def run(self, running: Running) -> Outcome:
+    async def run(self, running: RunningJob) -> Outcome:
         """Whatever the task does, this ends in an outcome."""
         lease = running.lease
         task = self._program.tasks.get(lease.ready.task)
@@ -112,7 +112,7 @@ class Runner:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
-            return Dead("undecodable", describe(error))
+            return Buried("undecodable", describe(error))
         if envelope.tags:
             running.context.tags = tuple(envelope.tags)
         enter(running.context)
@@ -120,7 +120,7 @@ class Runner:
             return await self._call(running, task, envelope, args, kwargs)
         except asyncio.CancelledError as error:
             # Ours if we stopped it; else the task raised it by itself, and that is a failure like any other.
-            return Back() if running.stopped else judge(lease, error, policy_of(task, envelope))
+            return Released() if running.stopped else judge(lease, error, policy_of(task, envelope))
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
             return judge(lease, error, policy_of(task, envelope))
         finally:
@@ -128,12 +128,17 @@ class Runner:
                 await running.context.flush()
 
     async def _call(
-        self, running: Running, task: Task[..., Any, Any], envelope: Envelope, args: list[Any], kwargs: dict[str, Any]
+        self,
+        running: RunningJob,
+        task: Task[..., Any, Any],
+        envelope: Envelope,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> Outcome:
         suspect, process = running.lease.ready.crashes >= CRASHES, task.options.executor == "process"
         counts = suspect and not process
         if counts and self._suspects >= SUSPECTS:
-            return Later(AGAIN, "suspect")
+            return Snoozed(AGAIN, "suspect")
         self._suspects += counts
         timeout = task.options.timeout if envelope.timeout < 0 else envelope.timeout
         try:
@@ -152,7 +157,7 @@ class Runner:
             if self._notes is not None:
                 self._notes.ran(running.note, apart=running.is_apart)
 
-    def _started(self, running: Running, milliseconds: int) -> None:
+    def _started(self, running: RunningJob, milliseconds: int) -> None:
         if self._notes is not None and running.note < 0:
             running.note = self._notes.begin(running.lease.id, milliseconds / 1000, apart=running.is_apart)
 
@@ -176,7 +181,7 @@ class Runner:
     def _in_process(self, task: Task[..., Any, Any], here: "Plan", *, suspect: bool) -> "Plan":
         """Its time begins with its process. A suspect that no other process can import runs here all the same."""
 
-        async def call(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        async def call(running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Any:
             own = open_envelope(running.lease.payload).timeout
             timeout = task.options.timeout if own < 0 else own
             process = await self._processes.take(waits=task.options.executor == "process")
@@ -202,7 +207,7 @@ class Runner:
 
         return call
 
-    def _is_here(self, running: Running) -> None:
+    def _is_here(self, running: RunningJob) -> None:
         """What it returned is handled in this process."""
         if self._notes is not None:
             self._notes.move_here(running.note)
@@ -214,15 +219,15 @@ class Runner:
         self.overrun(context.id, judge(context.lease, error, policy_of(task, envelope)))
 
 
-async def _always(_running: Running) -> bool:
+async def _always(_running: RunningJob) -> bool:
     return True
 
 
 def _result(value: Any) -> Outcome:
     try:
-        return Done(encode_result(value))
+        return Completed(encode_result(value))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
-        return Dead("result_not_storable", describe(error))
+        return Buried("result_not_storable", describe(error))
 
 
 def _decoded(task: Task[..., Any, Any], packed: bytes) -> Any:
@@ -255,11 +260,11 @@ async def _limited(milliseconds: int) -> AsyncIterator[None]:
         raise TimeoutError(f"it ran longer than its timeout of {show(milliseconds)}") from error.__cause__
 
 
-Plan = Callable[[Running, list[Any], dict[str, Any]], Awaitable[Any]]
+Plan = Callable[[RunningJob, list[Any], dict[str, Any]], Awaitable[Any]]
 
 
 def _on_loop(function: Callable[..., Any]) -> Plan:
-    def call(_running: Running, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def call(_running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
         found: Awaitable[Any] = function(*args, **kwargs)
         return found
 
@@ -267,14 +272,14 @@ def _on_loop(function: Callable[..., Any]) -> Plan:
 
 
 def _at_once(function: Callable[..., Any]) -> Plan:
-    async def call(_running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def call(_running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
     return call
 
 
 def _in_thread(function: Callable[..., Any], threads: Threads, stuck: Callable[[JobContext], None]) -> Plan:
-    async def call(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def call(running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Any:
         context = running.context
         work = threads.run(partial(contextvars.copy_context().run, _caught, function, args, kwargs))
         started = time.monotonic()
@@ -323,7 +328,7 @@ def _caught(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 
 
 def _wrapped(middleware: Callable[..., Awaitable[Any]], call: Plan) -> Plan:
-    async def wrapped(running: Running, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def wrapped(running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return await middleware(running.context, lambda: call(running, args, kwargs))
 
     return wrapped

@@ -7,11 +7,11 @@ import msgspec
 from msgspec.structs import astuple
 
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.link import Call
-from penstock.worker.outcome import Again, Back, Crashed, Dead, Done, Later, Outcome
+from penstock.engine.transport.script_client import ScriptCall
+from penstock.worker.outcome import Buried, Completed, Crashed, Outcome, Released, Retried, Snoozed
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class SettledRun(msgspec.Struct, frozen=True, gc=False):
     """A finished run that is to be settled."""
 
     worker: str
@@ -21,9 +21,9 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     note: int = -1  #: the mark that says that it has started
 
 
-def settle(engine: Engine, runs: list[Settled]) -> list[tuple[list[Settled], Call[list[str]]]]:
+def settle(engine: Engine, runs: list[SettledRun]) -> list[tuple[list[SettledRun], ScriptCall[list[str]]]]:
     """The calls that settle these runs, with the runs that each one settles."""
-    kinds: dict[tuple[str, type], list[Settled]] = {}
+    kinds: dict[tuple[str, type], list[SettledRun]] = {}
     for run in runs:
         kind = run.worker, type(run.outcome)
         if kind in kinds:
@@ -33,24 +33,24 @@ def settle(engine: Engine, runs: list[Settled]) -> list[tuple[list[Settled], Cal
     return [(page, _verb(engine, page)) for kind in kinds.values() for page in _pages(kind)]
 
 
-def _verb(engine: Engine, runs: list[Settled]) -> Call[list[str]]:
+def _verb(engine: Engine, runs: list[SettledRun]) -> ScriptCall[list[str]]:
     """Runs of one worker with the same kind of outcome, as one call."""
     rows: Any = [(run.id, run.number, *astuple(run.outcome)) for run in runs]
     worker = runs[0].worker
     match runs[0].outcome:
-        case Done():
+        case Completed():
             return engine.complete(worker, rows)
-        case Again():
+        case Retried():
             return engine.retry(worker, rows)
-        case Dead():
+        case Buried():
             return engine.bury(worker, rows)
         case Crashed():
             return engine.crash(worker, rows)
-        case Later():
+        case Snoozed():
             return engine.snooze(worker, rows)
-        case Back():
+        case Released():
             return engine.release(worker, rows)
 
 
-def _pages(runs: list[Settled]) -> Iterable[list[Settled]]:
+def _pages(runs: list[SettledRun]) -> Iterable[list[SettledRun]]:
     return (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))

@@ -10,17 +10,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.engine.answers import Chores, Due, DueCrons
-from penstock.engine.apart import together_or_apart
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
-from penstock.engine.reach import Reach
+from penstock.engine.transport.connection_health import ConnectionHealth
+from penstock.engine.transport.isolated_calls import send_isolated
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable
-from penstock.worker.tick import tick
+from penstock.worker.cron_ticks import tick
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.engine.link import Call
+    from penstock.engine.transport.script_client import ScriptCall
 
 log = logging.getLogger("penstock.worker")
 
@@ -40,14 +40,14 @@ class Timer:
         self,
         engine: Engine,
         life: int,
-        reach: Reach,
+        health: ConnectionHealth,
         *,
         reap: float | None = None,
         moved: "Callable[[], None]" = lambda: None,
     ) -> None:
         """`reap`: seconds between two looks for the dead, unless somebody says that there are some."""
         self._engine = engine
-        self._reach = reach
+        self._health = health
         self._reap_every = life / 3000 if reap is None else reap
         self._life = life
         self._moved = moved
@@ -96,13 +96,13 @@ class Timer:
                 continue
             try:
                 await self._see_to(late, clock())
-                self._reach.back("timer")
+                self._health.back("timer")
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("the timer failed; it goes on")
-                self._reach.lost("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
+                self._health.lost("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 self._at |= dict.fromkeys((*late, *DUE), 0.0)  # a letter may have been lost meanwhile
-                await self._reach.pause("timer", TROUBLE)
+                await self._health.pause("timer", TROUBLE)
 
     async def _see_to(self, late: list[str], now: float) -> None:
         if due := [step for step in late if step in DUE]:
@@ -131,7 +131,7 @@ class Timer:
     async def _due(self, steps: list[str], now: float) -> None:
         """Do what is due, in one round trip, and learn when the next thing is."""
         ended, self._ended = self._ended, set()
-        calls: dict[str, Call[Any]] = {
+        calls: dict[str, ScriptCall[Any]] = {
             "promote": self._engine.promote(),
             "expire": self._engine.expire(),
             "admit": self._engine.admit(),
@@ -140,7 +140,7 @@ class Timer:
         }
         self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
         try:
-            answers = await together_or_apart(self._engine.link, [calls[step] for step in steps])
+            answers = await send_isolated(self._engine.script_client, [calls[step] for step in steps])
         except PenstockError:
             self._ended |= ended
             raise

@@ -18,23 +18,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.engine.mailbox import QUIET_WORKER, Mailbox
-from penstock.engine.reach import Reach
+from penstock.api.program import Program
+from penstock.engine.transport.connection_health import ConnectionHealth
+from penstock.engine.transport.subscriber import QUIET_WORKER, Subscriber
 from penstock.errors import BadOption, PenstockError, Unavailable
-from penstock.options import Queues
-from penstock.program import Program
-from penstock.schedule import first
-from penstock.settings import concurrency as checked_concurrency
+from penstock.model.options import Queues
+from penstock.model.schedule import first
+from penstock.model.settings import concurrency as checked_concurrency
+from penstock.worker.executors.processes import Processes
+from penstock.worker.executors.threads import Threads
 from penstock.worker.fetch import Fetcher
+from penstock.worker.heartbeat import Heartbeat, OwnHeartbeat
 from penstock.worker.idle import is_idle
-from penstock.worker.keep import Keeper, OwnKeeper
-from penstock.worker.lines import Lines, captured
+from penstock.worker.job_log import JobLog, captured
 from penstock.worker.outcome import Outcome
-from penstock.worker.processes import Processes
 from penstock.worker.run import Runner
-from penstock.worker.settle import Settled
-from penstock.worker.threads import Threads
-from penstock.worker.unknown import Unknown
+from penstock.worker.settle import SettledRun
+from penstock.worker.unknown_tasks import UnknownTasks
 
 log = logging.getLogger("penstock.worker")
 
@@ -57,7 +57,7 @@ class Worker:
         concurrency: int | None = None,
         life: int | None = None,
         grace: float = GRACE,
-        keeper: Keeper | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._program = program
         names = program.settings.queues if queues is None else queues
@@ -68,7 +68,7 @@ class Worker:
             raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
         self.grace: float | None = grace  #: None: as long as they take
         self.quota = math.inf  #: jobs that it takes at most
-        self._keeper = keeper
+        self._supervised = heartbeat
         self.overran = asyncio.Event()  #: a thread does not end: only a new process gets rid of it
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
@@ -107,46 +107,48 @@ class Worker:
 
         Or until `idle` says that it is.
         """
-        views = self._program.hub().views
+        views = self._program.client().views
         done = idle or (lambda: is_idle(self._engine, views, self._queues.names))
         while not await done():
             self._fetcher.look()
             await self._fetcher.quiet()
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        hub = self._program.hub()
-        self._engine = hub.engine
-        self._reach = Reach()
+        client = self._program.client()
+        self._engine = client.engine
+        self._health = ConnectionHealth()
         self._processes = Processes(self._concurrency, self._program.tasks)
         stack.push_async_callback(self._processes.close)
         state = await stack.enter_async_context(self._program.lifespan()) if self._program.lifespan else None
         threads = Threads(self._concurrency)
         stack.callback(threads.close)
-        self._keep = self._keeper or self._own_keeper()
-        unknown = Unknown(hub.views)
-        runner = Runner(self._program, self._engine, threads, self._processes, unknown, state, self._keep.notes)
+        self._heartbeat = self._supervised or self._own_keeper()
+        unknown = UnknownTasks(client.views)
+        runner = Runner(self._program, self._engine, threads, self._processes, unknown, state, self._heartbeat.notes)
         runner.overrun = self._overrun
-        runner.sink = self._lines = Lines(self._engine)
+        runner.sink = self._lines = JobLog(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
         order = self._queues.order
-        self._fetcher = Fetcher(self._engine, runner, self._concurrency, order, self.reborn, self._reach, self._keep)
+        self._fetcher = Fetcher(
+            self._engine, runner, self._concurrency, order, self.reborn, self._health, self._heartbeat
+        )
         runner.is_held = self._fetcher.is_held
         self._mail: asyncio.Task[None] | None = None
         self._fetcher.left = self.quota
         await self._begin_patiently()
-        loops = self._keep.start()
-        stack.callback(self._keep.stop)  # whatever happens while it stops: nobody lives on without its loops
+        loops = self._heartbeat.start()
+        stack.callback(self._heartbeat.stop)  # whatever happens while it stops: nobody lives on without its loops
         loops += [self._fetcher.run(), self._fetcher.check.run(), self._rebirths()]
         self._loops = [asyncio.create_task(loop) for loop in loops]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))
 
-    def _own_keeper(self) -> Keeper:
+    def _own_keeper(self) -> Heartbeat:
         loop = asyncio.get_running_loop()
-        return OwnKeeper(
+        return OwnHeartbeat(
             self._engine,
             self._life,
-            self._reach,
+            self._health,
             lost=lambda worker: soon(loop, self.reborn, worker),
             cancelling=lambda job_id: soon(loop, self.cancel, job_id),
             moved=self._more,
@@ -158,9 +160,9 @@ class Worker:
             try:
                 return await self._begin()
             except Unavailable as error:
-                if self._keeper is None:
+                if self._supervised is None:
                     raise
-                self._reach.lost("start", error)
+                self._health.lost("start", error)
                 await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _rebirths(self) -> None:
@@ -172,7 +174,7 @@ class Worker:
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("worker %s could not begin anew", self.name)
-                self._reach.lost("start", error)
+                self._health.lost("start", error)
                 await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _begin(self) -> None:
@@ -185,10 +187,10 @@ class Worker:
         valid_until = time.monotonic() + self._life / 1000
         await self._engine.register(name, self._life, json.dumps(info), self._queues.names)
         await self._declare(name)
-        self._reach.back("start")
+        self._health.back("start")
         self.name = name
         self._lost.clear()
-        self._keep.begin(name, info, self._queues.names, valid_until)
+        self._heartbeat.begin(name, info, self._queues.names, valid_until)
         self._fetcher.begin(name)
         self._listen(name)
 
@@ -201,14 +203,14 @@ class Worker:
             if self.name == name:
                 self._letter(channel, text)
 
-        channels = [self._engine.keys.mailbox(name), *self._keep.channels()]
-        mailbox = Mailbox(
-            self._engine.link,
+        channels = [self._engine.keys.mailbox(name), *self._heartbeat.channels()]
+        mailbox = Subscriber(
+            self._engine.script_client,
             channels,
             letter=letter,
             opened=self._look,
             failed=self._unheard,
-            reach=self._reach,
+            health=self._health,
             quiet=QUIET_WORKER,
         )
         self._mail = asyncio.create_task(mailbox.run())
@@ -216,7 +218,7 @@ class Worker:
     def _unheard(self, _: PenstockError) -> None:
         """It may not listen: with each try to, it looks by itself for what it would be told."""
         self._fetcher.look()
-        self._keep.rearm()
+        self._heartbeat.rearm()
 
     async def _declare(self, worker: str) -> None:
         """Make the schedules of the code known: what is the same stays, however many workers say it."""
@@ -241,7 +243,7 @@ class Worker:
             running.stop()
 
     @property
-    def stuck(self) -> list[Settled]:
+    def stuck(self) -> list[SettledRun]:
         """What overran its time in a thread, and how it is to be settled when this process has ended."""
         return list(self._fetcher.stuck.values())
 
@@ -262,7 +264,7 @@ class Worker:
 
     def _letter(self, channel: str, text: bytes) -> None:
         if channel != self._engine.keys.mailbox(self.name):
-            self._keep.letter(channel, text)
+            self._heartbeat.letter(channel, text)
         elif text.startswith(b"job\x1f"):
             self._fetcher.take(text)
         elif text == b"work":
@@ -280,7 +282,7 @@ class Worker:
         """
         self._fetcher.look()
         self._fetcher.check.soon()
-        self._keep.rearm()
+        self._heartbeat.rearm()
         name = self.name
         renewed = await self._engine.renew(self._life, [name])
         if renewed.words == ["unknown"]:
@@ -294,10 +296,10 @@ class Worker:
             await self._finish()
         finally:
             self.cut()
-            self._keep.stop()
+            self._heartbeat.stop()
             await _end([*self._loops, *([self._mail] if self._mail else [])])
             with suppress(PenstockError):
-                await _within(LEAVE, self._keep.gone(self.name))
+                await _within(LEAVE, self._heartbeat.gone(self.name))
 
     async def _finish(self) -> None:
         self._fetcher.drain()
@@ -316,12 +318,12 @@ def about(program: Program) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "version": version("penstock"),
-        "code": fingerprint(program),
+        "code": code_version(program),
         "tasks": sorted(program.tasks),
     }
 
 
-def fingerprint(program: Program) -> str:
+def code_version(program: Program) -> str:
     """Tells whether two workers run the same code: made from the files that define the tasks."""
     modules = {task.function.__module__ for task in program.tasks.values()}
     files = sorted({str(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules} - {""})

@@ -1,0 +1,112 @@
+"""A queue on a live system: looked at, steered, and taken from by hand."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.api.lane import check_limit
+from penstock.api.program import Program
+from penstock.api.selection import Selection, Told, choose
+from penstock.errors import BadOption
+
+if TYPE_CHECKING:
+    from penstock.worker.queue_stream import QueueStream
+
+
+class QueueStatus(NamedTuple):
+    """A queue at one moment."""
+
+    name: str
+    paused: bool
+    limit: int | None  #: how many of its jobs may run at once
+    counts: dict[str, int]  #: state → how many jobs
+    max_size: int | None = None  #: how many may wait in it
+
+
+class QueueControl:
+    """A queue on a live system."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self._program = program
+        self._client = program.client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<queue {self.name}>"
+
+    async def set(self, *, limit: int | None = None, max_size: int | None = None) -> None:
+        """At most `limit` of its jobs run at once; with `max_size` waiting, enqueueing raises QueueFull."""
+        await self._client().engine.cap(self.name, *_caps(limit, max_size))
+
+    def set_sync(self, *, limit: int | None = None, max_size: int | None = None) -> None:
+        self._client().engine.cap(self.name, *_caps(limit, max_size)).sync()
+
+    async def reset(self) -> None:
+        """As many as there are workers for, and room for any number."""
+        await self._client().engine.cap(self.name, -1, -1)
+
+    def reset_sync(self) -> None:
+        self._client().engine.cap(self.name, -1, -1).sync()
+
+    async def pause(self) -> None:
+        """No more of its jobs are started; those that run go on."""
+        await self._client().engine.pause(self.name)
+
+    def pause_sync(self) -> None:
+        self._client().engine.pause(self.name).sync()
+
+    async def resume(self) -> None:
+        await self._client().engine.resume(self.name)
+
+    def resume_sync(self) -> None:
+        self._client().engine.resume(self.name).sync()
+
+    async def status(self) -> QueueStatus:
+        views = self._client().views
+        found, counts = await views.queue_setting(self.name), await views.counts([self.name])
+        return QueueStatus(self.name, found.paused, found.limit, counts[self.name], found.max_size)
+
+    def status_sync(self) -> QueueStatus:
+        return self._client().run(self.status())
+
+    async def purge(self, told: Told | None = None) -> int:
+        """Cancel all that wait in it (reason `purged`); what runs goes on. How many."""
+        done = 0
+        for state in ("scheduled", "held", "ready"):
+            done += await Selection(self._client, choose(queue=self.name, state=state)).cancel("purged", told)
+        return done
+
+    def purge_sync(self) -> int:
+        return self._client().run(self.purge())
+
+    def dead(self, *, limit: int | None = None, **which: Any) -> Selection:
+        """Its dead jobs, the last first: `async for` gives all, `await` a list of the first hundred or `limit`.
+
+        By `task`, `tag`, `error` (a part of it), `group` (its fingerprint), `older_than`, `newer_than`.
+        """
+        return Selection(self._client, choose(**{**which, "queue": self.name, "state": "dead"}), limit=limit)
+
+    async def retry_dead(self, **which: Any) -> int:
+        """Run its dead jobs, or those that fit, again with a fresh budget; how many."""
+        return await self.dead(**which).retry()
+
+    def retry_dead_sync(self, **which: Any) -> int:
+        return self._client().run(self.retry_dead(**which))
+
+    def stream(self, limit: int = 1) -> "QueueStream":
+        """Take jobs by hand: `async with queue.stream(limit=10) as leases: async for lease in leases: …`.
+
+        At most `limit` jobs are unsettled at a time; leaving gives back what was not begun.
+        """
+        return self._program.open_stream(self._program, self.name, limit)
+
+
+def _caps(limit: int | None, max_size: int | None) -> tuple[int | None, int | None]:
+    if limit is None and max_size is None:
+        raise BadOption("nothing to set: give limit= or max_size=; reset() lifts both")
+    checked = None if limit is None else check_limit(limit)
+    return checked, None if max_size is None else check_size(max_size)
+
+
+def check_size(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**9:
+        raise BadOption(f"max_size={value!r}: use a number from 0 to 1,000,000,000")
+    return value

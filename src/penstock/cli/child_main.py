@@ -1,0 +1,214 @@
+"""The process in which jobs run, under `penstock worker`: `python -m penstock.cli.child_main`.
+
+It imports the app, says so, and waits until the supervisor has a use for it. Whatever ends the supervisor ends it too.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import click
+from msgspec.structs import astuple
+
+from penstock.app import Penstock
+from penstock.cli.exit_codes import Failure, code_of
+from penstock.cli.logs import talk
+from penstock.cli.target import Target
+from penstock.engine import scripts
+from penstock.errors import PenstockError
+from penstock.server.urls import parse
+from penstock.worker.executors.parent_death import die, tie_to_parent
+from penstock.worker.heartbeat import SupervisedHeartbeat
+from penstock.worker.supervisor import ipc
+from penstock.worker.supervisor.child import ChildSetup
+from penstock.worker.supervisor.shared_state import LEFT, UP, SharedState, slots_for
+from penstock.worker.supervisor.stack_dump import dump_on_signal
+from penstock.worker.worker import Worker
+
+log = logging.getLogger("penstock.worker")
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the supervisor says, from a thread of its own."""
+
+    go: threading.Event
+    said: list[list[Any]]
+    loop: asyncio.AbstractEventLoop | None = None
+    obey: Any = None
+
+    def heard(self, message: list[Any]) -> None:
+        if message[0] == "go":
+            self.go.set()
+        elif self.loop is None:
+            self.said.append(message)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: this process is about to end
+                self.loop.call_soon_threadsafe(self.obey, message)
+
+    def attend(self, obey: Any) -> None:
+        """From now on they are obeyed on this loop."""
+        self.loop, self.obey = asyncio.get_running_loop(), obey
+        for message in self.said:
+            self.loop.call_soon(obey, message)
+
+
+def main() -> None:
+    setup = ChildSetup(**json.loads(sys.argv[1]))
+    tie_to_parent(setup.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that jobs start would inherit
+    sock = socket.socket(fileno=setup.socket)
+    orders = Orders(threading.Event(), [])
+    ipc.listen(sock, orders.heard, die)
+    talk(setup.level, setup.form)
+    app, worker, notes = _prepare(setup, sock)
+    orders.go.wait()
+    code = 0
+    try:
+        with asyncio.Runner(loop_factory=_new_loop()) as runner:
+            runner.run(_work(app, worker, notes, orders, sock))
+    except PenstockError as error:
+        log.error("the worker could not start: %s", error)  # noqa: TRY400  (an error of ours says what to do)
+        code = int(code_of(error))
+    except BaseException:
+        log.exception("the worker could not start")
+        code = 1
+    _leave(code)
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """That of uvloop, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _leave(code: int) -> NoReturn:
+    """Neither threads nor tasks that do not end may keep this process."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, SharedState]:
+    """Import the app and say what it is; an app that cannot be is the end of this process, with its exit code."""
+    try:
+        app = Target(setup.app, setup.url, setup.namespace).import_app()
+        concurrency = setup.concurrency or app.settings.concurrency
+        notes = SharedState(setup.notes, slots_for(concurrency))
+        heartbeat = SupervisedHeartbeat(notes, lambda *words: ipc.send(sock, *words))
+        worker = Worker(
+            app.program,
+            queues=setup.queues,
+            concurrency=concurrency,
+            life=round(setup.lease * 1000),
+            grace=setup.grace,
+            heartbeat=heartbeat,
+        )
+        worker.quota = setup.max_jobs or worker.quota
+        hello = _hello(app, concurrency, setup)
+    except (PenstockError, Failure) as error:
+        click.echo(f"Error: {error}", err=True)
+        ipc.send(sock, "failed", str(error))
+        os._exit(code_of(error))
+    scripts.load().kept()  # while there is time: a spare is to take a dead child's place at once
+    notes.beat()
+    ipc.send(sock, "hello", hello)
+    return app, worker, notes
+
+
+def _hello(app: Penstock, concurrency: int, setup: ChildSetup) -> dict[str, Any]:
+    settings = app.settings
+    return {
+        "namespace": app.name,
+        "url": settings.url,
+        "server": str(parse(settings.url)),
+        "deadline": settings.deadline / 1000,
+        "concurrency": concurrency,
+        "queues": setup.queues or ",".join(settings.queues),
+        "app": setup.app or settings.app or "",
+        "tasks": [[name, task.options.queue] for name, task in sorted(app.tasks.items())],
+    }
+
+
+class _Life:
+    """From the moment in which it is needed to its end."""
+
+    def __init__(self, worker: Worker, sock: socket.socket, grace: float) -> None:
+        self._worker = worker
+        self._socket = sock
+        self._grace = grace
+        self._end = asyncio.Event()
+
+    def obey(self, message: list[Any]) -> None:
+        match message:
+            case ["cancel", job_id]:
+                self._worker.cancel(job_id)
+            case ["lost", name]:
+                self._worker.reborn(name)
+            case ["leave", why]:
+                self.leave(why)
+            case ["stop"]:
+                if self._end.is_set():  # it was leaving anyway, and took its time
+                    asyncio.get_running_loop().call_later(self._grace, self._worker.cut)
+                self._end.set()
+            case ["hurry"]:
+                self._worker.grace = 0
+                self._worker.cut()
+                self._end.set()
+
+    def leave(self, why: str) -> None:
+        """Take no more jobs, finish those that run however long they take; somebody else takes the place."""
+        if not self._end.is_set():
+            self._worker.grace = None
+            ipc.send(self._socket, "leaving", why)
+            self._end.set()
+
+    async def until_end(self) -> None:
+        overran = asyncio.create_task(self._worker.overran.wait())
+        end = asyncio.create_task(self._end.wait())
+        while not end.done():
+            poll = None if math.isinf(self._worker.quota) else 0.2
+            await asyncio.wait((overran, end), timeout=poll, return_when=asyncio.FIRST_COMPLETED)
+            if overran.done():
+                self.leave("a job's thread goes on although its time is over")
+            elif self._worker.spent:
+                self.leave("it has run as many jobs as it may")
+        overran.cancel()
+
+
+async def _work(app: Penstock, worker: Worker, notes: SharedState, orders: Orders, sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    life = _Life(worker, sock, worker.grace or 0)
+    loop.add_signal_handler(signal.SIGTERM, life.leave, "SIGTERM")
+    dump_on_signal(loop)
+    async with worker:
+        orders.attend(life.obey)
+        notes.state = UP
+        ipc.send(sock, "up")
+        await life.until_end()
+    for run in worker.stuck:
+        outcome = [type(run.outcome).__name__, *astuple(run.outcome)]
+        ipc.send(sock, "settle", run.worker, run.number, run.id, outcome)
+    with suppress(Exception):
+        await asyncio.wait_for(app.aclose(), 2)
+    notes.state = LEFT
+    _leave(0)
+
+
+if __name__ == "__main__":
+    main()

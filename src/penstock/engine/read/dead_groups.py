@@ -1,0 +1,115 @@
+"""Dead jobs by what they died of: groups with counts, first and last seen, read from one index."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from penstock.engine.engine import Engine
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.read.listing import Filter, Listing
+from penstock.engine.record.record import read_header
+from penstock.model.header import Attempt
+
+_AFTER: Final = chr(ord(SEPARATOR) + 1)
+MOST: Final = 1000  #: groups in one answer
+
+_history = msgspec.msgpack.Decoder(list[Attempt]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead jobs whose errors are the same: class, message without what varies, own frame on top."""
+
+    group: str  #: the fingerprint
+    count: int
+    first: int  #: when the one died that has been dead longest, ms
+    last: int
+    sample: str  #: the id of the one that died last
+    task: str  #: of that one, as all that follows
+    queue: str
+    reason: str
+    type: str
+    message: str
+
+
+class DeadGroups:
+    """Questions about the dead of one namespace."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._script_client = engine.script_client
+        self._key = engine.keys
+
+    async def groups(self, wanted: Filter | None = None, most: int = MOST) -> list[DeadGroup]:
+        """Those with the most jobs first; of more than `most` groups the others are left out."""
+        seen = await self._counted(most) if wanted is None else await self._scanned(wanted, most)
+        found = [await self._group(name, *row) for name, row in seen.items()]
+        return sorted(found, key=lambda one: (-one.count, one.group))
+
+    async def _counted(self, most: int) -> dict[str, tuple[int, str, str]]:
+        """From the index alone, whatever the number of jobs: group → count, first and last member."""
+        seen: dict[str, tuple[int, str, str]] = {}
+        place = "("
+        while len(seen) < most and (first := await self._first(place)):
+            name = first.partition(SEPARATOR)[0]
+            number, last = await self._script_client.ask(partial(self._bounds, name))
+            seen[name] = number, first, last[0].decode() if last else first
+            place = f"[{name}{_AFTER}"
+        return seen
+
+    async def _first(self, place: str) -> str:
+        key = self._key("deaths")
+        found = await self._script_client.ask(
+            lambda client: client.zrange(key, place, "+", bylex=True, offset=0, num=1)
+        )
+        return found[0].decode() if found else ""
+
+    async def _bounds(self, name: str, client: Any) -> Any:
+        first, last, key = f"[{name}{SEPARATOR}", f"({name}{_AFTER}", self._key("deaths")
+        pipe = client.pipeline(transaction=False)
+        pipe.zlexcount(key, first, last)
+        pipe.zrange(key, last, first, bylex=True, desc=True, offset=0, num=1)
+        return await pipe.execute()
+
+    async def _scanned(self, wanted: Filter, most: int) -> dict[str, tuple[int, str, str]]:
+        """The same for some of the jobs: all are looked at, in pages, and only the groups are kept."""
+        seen: dict[str, tuple[int, str, str]] = {}
+        async for job in Listing(self._engine).each(wanted._replace(state="dead")):
+            name, member = job.header.death, SEPARATOR.join((job.header.death, f"{job.header.since:014d}", job.id))
+            count, first, last = seen.get(name, (0, member, member))
+            if count or len(seen) < most:
+                seen[name] = count + 1, min(first, member), max(last, member)
+        return seen
+
+    async def _group(self, name: str, count: int, first: str, last: str) -> DeadGroup:
+        sample = last.rpartition(SEPARATOR)[2]
+        raw, attempts = await self._script_client.ask(lambda client: self._sample(client, sample).execute())
+        task, queue, reason = _about(raw)
+        kind, message = _error(attempts)
+        times = [int(member.split(SEPARATOR)[1]) for member in (first, last)]
+        return DeadGroup(name, count, times[0], times[1], sample, task, queue, reason, kind, message)
+
+    def _sample(self, client: Any, job_id: str) -> Any:
+        pipe = client.pipeline(transaction=False)
+        pipe.hget(self._key("jobs"), job_id)
+        pipe.hget(self._key("attempts"), job_id)
+        return pipe
+
+
+def _about(raw: bytes | None) -> tuple[str, str, str]:
+    try:
+        header = read_header(raw or b"")
+    except (msgspec.MsgspecError, TypeError):
+        return "", "", ""
+    return header.task, header.queue, header.reason
+
+
+def _error(raw: bytes | None) -> tuple[str, str]:
+    try:
+        found = json.loads(_history(raw)[-1].error) if raw else {}
+        return str(found.get("type", "")), str(found.get("message", "")).partition("\n")[0]
+    except (msgspec.MsgspecError, ValueError, IndexError, AttributeError):
+        return "", ""

@@ -1,0 +1,349 @@
+"""What is wrong with a namespace and its server, what to do about it, and doing it where that is safe.
+
+Each check is a function that gives findings; `CHECKS` has them in the order in which they are made.
+"""
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Final, Literal
+
+from redis.exceptions import RedisError
+
+from penstock.engine.engine import Engine
+from penstock.engine.keys import KINDS
+from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.read.listing import Filter, Listing
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit import Finding as Broken
+from penstock.engine.repair.audit import audit
+from penstock.engine.repair.audit_lanes import miscounts
+from penstock.engine.repair.reconcile import reconcile
+from penstock.engine.scripts import SCHEMA
+
+Level = Literal["wrong", "advice"]
+
+_AUDITS: Final = 3  #: passes, on a system that does not hold still
+_COUNTED: Final = ("counts", "conservation")  #: rules that need a moment in which nothing moves
+_SLOW: Final = 0.05  #: seconds that an answer should not take
+_FULL: Final = 0.9  #: of maxmemory
+_LAG: Final = 10  #: seconds by which a replica may be behind
+_ASIDE: Final = "lost"  #: prefix under which is put what cannot be rebuilt
+_MANY_QUEUES: Final = 10_000  #: names, of which people seldom have a hundred
+_LIFE: Final = 10_000  #: ms that a worker is waited for after a silence, before its jobs are taken back
+_CONTENTS: Final = frozenset({"meta", "jobs", "payloads", "results", "attempts", "logs", "limits", "crons", "queues"})
+_MEND: Final = "penstock doctor --fix rebuilds it from the headers of the jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Something that is not as it should be, and what to do."""
+
+    rule: str
+    subject: str
+    text: str
+    todo: str
+    level: Level = "wrong"
+    fixable: bool = False
+
+
+@dataclass(slots=True)
+class Doctor:
+    """What was found, and what was looked at."""
+
+    engine: Engine
+    tasks: Collection[str] = ()  #: those that the app of whoever asks has
+    findings: list[Diagnosis] = field(default_factory=list)
+    server: dict[str, Any] = field(default_factory=dict)
+    still: bool = True  #: nothing moved while totals were compared
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.level == "advice" for finding in self.findings)
+
+
+Check = Callable[[Doctor], AsyncIterator[Diagnosis]]
+
+
+async def examine(engine: Engine, tasks: Collection[str] = ()) -> Doctor:
+    """Make all checks."""
+    made = Doctor(engine, tasks)
+    for check in CHECKS:
+        async for finding in check(made):
+            made.findings.append(finding)
+        if any(finding.rule in {"schema", "kind"} for finding in made.findings):
+            break  # the others could not read what is there
+    return made
+
+
+async def fix(engine: Engine) -> int:
+    """Rebuild what can be rebuilt from the headers; how many things were mended or put aside."""
+    misfits = await _misfits(engine)
+    for name in misfits:
+        await _put_aside(engine, name)
+    mended_parts = await reconcile(engine)
+
+    def looks_for_strays(client: Any) -> Any:
+        return client.hget(engine.keys("meta"), "stray")
+
+    while (await engine.reap(_LIFE))[1] or await engine.script_client.ask(looks_for_strays):
+        pass  # until none is left whose worker is not known any more
+    return len(misfits) + mended_parts
+
+
+# The server
+
+
+async def _server(made: Doctor) -> AsyncIterator[Diagnosis]:
+    client: Any = await made.engine.script_client.endpoint.client()
+    info = await client.info()
+    name, version = ("Valkey", info["valkey_version"]) if "valkey_version" in info else ("Redis", info["redis_version"])
+    made.server = {
+        "name": f"{name} {version}",
+        "aof": bool(info.get("aof_enabled")),
+        "eviction": info.get("maxmemory_policy", ""),
+        "replicas": info.get("connected_slaves", 0),
+        "memory": info.get("used_memory_human", ""),
+        "idle_timeout": await _setting(client, "timeout"),
+    }
+    for finding in (*_persistence(info), *_memory(info), *_replicas(info)):
+        yield finding
+    if made.server["idle_timeout"] not in {None, "0"}:
+        seconds = made.server["idle_timeout"]
+        yield Diagnosis(
+            "timeout", "server", f"closes connections that are idle for {seconds} s", "set timeout 0 there", "advice"
+        )
+
+
+def _persistence(info: dict[str, Any]) -> list[Diagnosis]:
+    found = []
+    if not info.get("aof_enabled"):
+        text, todo = (
+            "keeps no AOF: what was stored since its last snapshot is lost when it ends",
+            "set appendonly yes there",
+        )
+        found.append(Diagnosis("persistence", "server", text, todo, "advice"))
+    for name in ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"):
+        if info.get(name, "ok") != "ok":
+            text = f"{name} is {info[name]}"
+            found.append(Diagnosis("persistence", "server", text, "see the server's log, and whether its disk is full"))
+    return found
+
+
+def _memory(info: dict[str, Any]) -> list[Diagnosis]:
+    found, most = [], int(info.get("maxmemory", 0))
+    if info.get("maxmemory_policy", "noeviction") != "noeviction":
+        text = f"evicts keys when it is full (maxmemory-policy {info['maxmemory_policy']}), which loses jobs"
+        found.append(Diagnosis("eviction", "server", text, "set maxmemory-policy noeviction there"))
+    if most and int(info.get("used_memory", 0)) > _FULL * most:
+        text = f"uses {info['used_memory_human']} of {info['maxmemory_human']}"
+        todo = "raise maxmemory, or keep less: penstock dead purge, shorter keep_result"
+        found.append(Diagnosis("memory", "server", text, todo, "advice"))
+    return found
+
+
+def _replicas(info: dict[str, Any]) -> list[Diagnosis]:
+    found = []
+    for number in range(int(info.get("connected_slaves", 0))):
+        row = info.get(f"slave{number}", {})
+        lag, state = int(row.get("lag", 0)), str(row.get("state", "online"))
+        if state != "online" or lag > _LAG:
+            text = f"is {state}, {lag} s behind: what it has not got is lost if the master fails"
+            found.append(Diagnosis("replica", f"{row.get('ip')}:{row.get('port')}", text, "see its log", "advice"))
+    return found
+
+
+async def _setting(client: Any, name: str) -> str | None:
+    try:
+        return str((await client.config_get(name)).get(name, "0"))
+    except RedisError:
+        return None  # not allowed, or not offered
+
+
+async def _latency(made: Doctor) -> AsyncIterator[Diagnosis]:
+    client: Any = await made.engine.script_client.endpoint.client()
+    times = []
+    for _ in range(11):
+        began = time.perf_counter()
+        await client.ping()
+        times.append(time.perf_counter() - began)
+    made.server["round_trip_ms"] = round(median(times) * 1000, 2)
+    if median(times) > _SLOW:
+        text = f"takes {median(times) * 1000:.0f} ms for a round trip"
+        yield Diagnosis(
+            "latency", "server", text, "look for slow commands (SLOWLOG GET), swapping, the network", "advice"
+        )
+
+
+# What is stored
+
+
+async def _schema(made: Doctor) -> AsyncIterator[Diagnosis]:
+    client: Any = await made.engine.script_client.endpoint.client()
+    try:
+        found = await client.hget(made.engine.keys("meta"), "schema")
+    except RedisError:
+        return  # of another type: the next check says so
+    if found is not None and found.decode() != SCHEMA:
+        text = f"the data has layout {found.decode()}, this Penstock knows {SCHEMA}"
+        yield Diagnosis("schema", "meta", text, "upgrade whichever is older, or use another namespace")
+
+
+async def _kinds(made: Doctor) -> AsyncIterator[Diagnosis]:
+    for name in await _misfits(made.engine):
+        what = "puts it aside under another name, and what was in it is lost" if name in _CONTENTS else "rebuilds it"
+        text = f"is not a {KINDS[name]}: something else has written there"
+        yield Diagnosis("kind", name, text, f"find out who; penstock doctor --fix {what}", fixable=True)
+
+
+async def _misfits(engine: Engine) -> list[str]:
+    client: Any = await engine.script_client.endpoint.client()
+    pipe = client.pipeline(transaction=False)
+    for name in KINDS:
+        pipe.type(engine.keys(name))
+    kinds = zip(KINDS, await pipe.execute(), strict=True)
+    return [name for name, kind in kinds if kind.decode() not in {KINDS[name], "none"}]
+
+
+async def _put_aside(engine: Engine, name: str) -> None:
+    client: Any = await engine.script_client.endpoint.client()
+    key = engine.keys(name)
+    if name in _CONTENTS:
+        await client.rename(key, f"{_ASIDE}:".encode() + key)
+    else:
+        await client.delete(key)
+
+
+async def _audit(made: Doctor) -> AsyncIterator[Diagnosis]:
+    """Every invariant. On a busy system a finding counts only if it stays as it is; totals need a quiet moment."""
+    views, lasting = Views(made.engine), None
+    for _ in range(_AUDITS):
+        before = await views.last_event()
+        found = {broken: broken for broken in await audit(made.engine)}
+        lasting = {key: found[key] for key in found if lasting is None or key in lasting}
+        made.still = await views.last_event() == before
+        if not lasting or made.still:
+            break
+    for broken in (lasting or {}).values():
+        if made.still or await _is_so(made.engine, broken):
+            yield _of_audit(broken)
+
+
+async def _is_so(engine: Engine, broken: Broken) -> bool:
+    """Whether this can be said although jobs move. Small numbers of a lane are the same in several passes by chance."""
+    if broken.rule == "lane_counts":
+        return await miscounts(engine, broken.subject)
+    return broken.rule not in _COUNTED
+
+
+def _of_audit(broken: Broken) -> Diagnosis:
+    todo = _TODO.get(broken.rule, _MEND)
+    return Diagnosis(broken.rule, broken.subject, broken.text, todo, fixable="--fix" in todo)
+
+
+_TODO: Final = {
+    "header": "penstock doctor --fix puts its arguments into the dead letter, if they are there",
+    "payload": "penstock doctor --fix buries it as payload_lost; its arguments are lost",
+    "payloads": "its header was lost: penstock doctor --fix drops the rest",
+    "conservation": "headers were deleted, and those jobs are lost; penstock doctor --fix sets the count",
+    "leases": "its worker is gone: the timer of any live worker takes the job back; penstock doctor --fix does so now",
+    "keepers": "restart the workers: they say which schedules they have; penstock doctor --fix clears the rest",
+    "result": "the result is lost; penstock doctor --fix notes that it is not kept",
+}
+
+
+# Who runs what
+
+
+async def _unknown_tasks(made: Doctor) -> AsyncIterator[Diagnosis]:
+    nodes = await Views(made.engine).workers()
+    known = {task for node in nodes for task in _tasks_of(node.info)} | set(made.tasks)
+    if not nodes and not made.tasks:
+        return  # nobody could know any
+    unknown: dict[str, int] = {}
+    for state in ("ready", "held", "scheduled"):
+        async for job in Listing(made.engine).each(Filter(state=state)):
+            if job.header.task not in known:
+                unknown[job.header.task] = unknown.get(job.header.task, 0) + 1
+    for task, number in sorted(unknown.items()):
+        text = f"{number} jobs wait for it, but no live worker knows it"
+        todo = "start a worker whose code has it, or: penstock job cancel --task NAME"
+        yield Diagnosis("unknown_task", task, text, todo)
+
+
+def _tasks_of(info: str) -> list[str]:
+    try:
+        return [str(task) for task in json.loads(info)["tasks"]]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+async def _schedules(made: Doctor) -> AsyncIterator[Diagnosis]:
+    async for one in Views(made.engine).crons():
+        if one.orphaned or one.standing.status == "orphaned":
+            text = "is in no live worker's code any more, so that it makes no jobs"
+            todo = f"bring it back, or remove it: app.schedule({one.id!r}).remove()"
+            yield Diagnosis("orphan", one.id, text, todo)
+
+
+async def _lanes(made: Doctor) -> AsyncIterator[Diagnosis]:
+    for lane in await LaneViews(made.engine.script_client).every():
+        if lane.conflict:
+            text = f"other code declares it differently: {lane.conflict}"
+            yield Diagnosis(
+                "lane", lane.name, text, "deploy one declaration everywhere; until then the last job's counts"
+            )
+
+
+async def _open_batches(made: Doctor) -> AsyncIterator[Diagnosis]:
+    async for one in Views(made.engine).batches():
+        if one.open:
+            text = f"open since {one.created:%Y-%m-%d %H:%M} UTC: {one.total} members, {one.pending} of them unfinished"
+            yield Diagnosis(
+                "open_batch", one.id, text, f"if its producer is gone: penstock batch seal {one.id}", "advice"
+            )
+
+
+async def _unserved(made: Doctor) -> AsyncIterator[Diagnosis]:
+    views = Views(made.engine)
+    counts, nodes = await views.counts(), await views.workers()
+    for queue, row in sorted(counts.items()):
+        waiting = sum(row.get(state, 0) for state in ("ready", "held"))
+        if waiting and not any("*" in node.queues or queue in node.queues for node in nodes):
+            text = f"{waiting} jobs wait in it, but no live worker serves it"
+            yield Diagnosis("unserved", queue, text, f"penstock worker -q {queue}", "advice")
+
+
+async def _many_queues(made: Doctor) -> AsyncIterator[Diagnosis]:
+    client: Any = await made.engine.script_client.endpoint.client()
+    known = await client.hlen(made.engine.keys("queues")) - 1
+    if known > _MANY_QUEUES:
+        text = f"{known:,} names of queues are known; listings and metrics of so many take long"
+        todo = (
+            "names without jobs and settings are forgotten by themselves: keep results for less long, "
+            "or use fewer queues, with a lock or a limit per tenant"
+        )
+        yield Diagnosis("queues", "queues", text, todo, "advice")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    _server,
+    _latency,
+    _schema,
+    _kinds,
+    _audit,
+    _unknown_tasks,
+    _schedules,
+    _lanes,
+    _open_batches,
+    _unserved,
+    _many_queues,
+)
+
+
+def mended(before: Doctor, after: Doctor) -> list[Diagnosis]:
+    """What was found before and is gone."""
+    rest = {(one.rule, one.subject) for one in after.findings}
+    return [replace(one) for one in before.findings if (one.rule, one.subject) not in rest]

@@ -1,0 +1,85 @@
+"""Mending: a whole pass of reconcile, page by page, on a live system if need be.
+
+The headers are the truth. First everything that does not belong is taken out of the indexes, then what each header asks
+for is put back, and at last the counts are set to what was counted, if nothing moved meanwhile.
+"""
+
+from collections import Counter
+from typing import Final
+
+from penstock.engine.engine import Engine
+from penstock.engine.keys import SEPARATOR
+from penstock.engine.read.views import Views
+
+_INDEXES: Final = (
+    "ready",
+    "held",
+    "holders",
+    "scheduled",
+    "leases",
+    "dead",
+    "finished",
+    "tombs",
+    "timers",
+    "cancels",
+    "unique",
+    "waiting",
+    "ticks",
+    "keepers",
+    "roster",
+    "deaths",
+)
+_REST: Final = (
+    "workers",
+    "idle",
+    "calls",
+    "nodes",
+    "lives",
+    "skills",
+    "meta",
+    "crons",
+    "jobs",
+    "batches",
+    "chores",
+    "lanes",
+    "openings",
+    "payloads",
+    "results",
+    "attempts",
+    "logs",
+    "limits",
+)
+_QUEUES: Final = ("heads", "queues")  #: what can be leased from follows from the lines and the counts
+_COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
+
+
+async def reconcile(engine: Engine) -> int:
+    """Make every index, guard and count agree with the headers; how many things were mended."""
+    await engine.init()
+    mended = 0
+    for part in (*_INDEXES, *_REST):
+        mended += await _part(engine, part)
+    await _recount(engine)
+    for part in _QUEUES:
+        mended += await _part(engine, part)
+    return mended
+
+
+async def _part(engine: Engine, part: str) -> int:
+    cursor, mended = await engine.reconcile(part)
+    while cursor:
+        cursor, more = await engine.reconcile(part, cursor)
+        mended += more
+    return mended
+
+
+async def _recount(engine: Engine) -> bool:
+    views = Views(engine)
+    for _ in range(_COUNTS):
+        last, counted = await views.last_event(), Counter[str]()
+        async for _, header in views.headers():
+            if not header.compact and header.state != "ready":  # those are told by the line
+                counted[f"{header.queue}{SEPARATOR}{header.state}"] += 1
+        if await engine.recount(last, counted) == "ok":
+            return True
+    return False

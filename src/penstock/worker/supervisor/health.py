@@ -1,0 +1,53 @@
+"""`/livez`, `/readyz` and `/metrics` for whoever watches the worker: a few lines of HTTP, no framework."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from penstock.metrics.prometheus import MEDIA
+
+_LONGEST: Final = 5.0  #: seconds that a question may take
+_BIGGEST: Final = 8192  #: bytes
+Metrics = Callable[[], Awaitable[str]]  #: what `/metrics` says
+
+
+@asynccontextmanager
+async def health(host: str, port: int, ready: Callable[[], bool], metrics: Metrics) -> AsyncIterator[None]:
+    """Answer while it is entered."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(_LONGEST):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await _answer(head, ready, metrics))
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, host, port, limit=_BIGGEST)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def _answer(head: bytes, ready: Callable[[], bool], metrics: Metrics) -> bytes:
+    method, path, *_ = [*head.split(b"\r\n", 1)[0].split(b" "), b"", b""]
+    path = path.partition(b"?")[0]
+    if method not in {b"GET", b"HEAD"}:
+        return _http(405, "Method Not Allowed", "only GET")
+    if path == b"/livez":
+        return _http(200, "OK", "alive")
+    if path == b"/readyz":
+        return _http(200, "OK", "ready") if ready() else _http(503, "Service Unavailable", "not ready")
+    if path == b"/metrics":
+        return _http(200, "OK", (await metrics()).rstrip(), MEDIA)
+    return _http(404, "Not Found", "/livez, /readyz or /metrics")
+
+
+def _http(code: int, name: str, text: str, media: str = "text/plain") -> bytes:
+    body = f"{text}\n".encode()
+    return (
+        f"HTTP/1.1 {code} {name}\r\nContent-Type: {media}\r\nContent-Length: {len(body)}\r\n"
+        f"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    ).encode() + body
