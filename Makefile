@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ALONE  := $(VENV)/.alone
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-long chaos bench bench-peers docs check format clean
+.PHONY: help demo test test-long mutants chaos bench bench-peers docs check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +33,9 @@ test: $(READY) ## the tests, on real servers that they start themselves
 
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600
+
+mutants: $(READY) ## break guards of the Lua scripts, one at a time, and see whether a test notices; resumable
+	$(BIN)/python -m tools.mutants $(if $(NUMBER),--number $(NUMBER))
 
 SEEDS   ?= 1 2 3 4 5
 SECONDS ?= 120
@@ -65,4 +68,4 @@ format: $(READY) ## put the code in shape
 	$(BIN)/ruff format .
 
 clean: ## remove what the above made
-	rm -rf $(VENV) site docs/reference .mypy_cache .ruff_cache .hypothesis .penstock benchmarks/.run
+	rm -rf $(VENV) site docs/reference .mypy_cache .ruff_cache .hypothesis .mutants .penstock benchmarks/.run

@@ -90,7 +90,7 @@ def test_importing_it_connects_to_nothing_starts_nothing_and_imports_no_edge(tmp
         "import sys, threading, penstock\n"
         "app = penstock.Penstock('never-connected')\n"
         "assert threading.active_count() == 1\n"
-        "print([name for name in sys.modules if name.startswith('penstock.cli') or name == 'click'])\n"
+        "print([name for name in sys.modules if f'{name}.'.startswith(('penstock.cli.', 'click.'))])\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, check=False
