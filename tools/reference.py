@@ -115,6 +115,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
     """The public ones; a blocking twin is mentioned beside the one that it is a twin of."""
     found = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     methods = {one.name: one for one in found if not _is(one, "overload")}
+    twins = {ast.unparse(one.targets[0]) for one in node.body if isinstance(one, ast.Assign)} | methods.keys()
     for name, method in methods.items():
         twin_of_another = name.endswith("_sync") and name.removesuffix("_sync") in methods
         made = name == "__init__" and node.name in MADE_BY_YOU
@@ -123,7 +124,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
         if not made:
             yield from ("", f"#### {name}")
         yield from ("", *_signature(method, node.name))
-        twin = f"From blocking code: `{name}_sync`." if f"{name}_sync" in methods else ""
+        twin = f"From blocking code: `{name}_sync`." if f"{name}_sync" in twins else ""
         if told := " ".join(part for part in (_text(method), twin) if part):
             yield from ("", told)
 

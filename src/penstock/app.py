@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from penstock.api.batch import Batch
 from penstock.api.batch_options import OnError, check_call, check_on_error, new_batch
-from penstock.api.context import running_on_loop
 from penstock.api.events import Events, Since
 from penstock.api.job import Job, any_job
 from penstock.api.lane import LaneControl
@@ -20,12 +19,12 @@ from penstock.api.schedule import Schedule, ScheduleStatus, make_rule, make_spec
 from penstock.api.selection import Selection, choose
 from penstock.api.task import Call, Task, name_of
 from penstock.client.client import Client
-from penstock.client.producer import all_checked, made_of, pages_sync
+from penstock.client.pages import check_iterable, map_items
 from penstock.engine.engine import NewBatch, NewJob
 from penstock.engine.keys import Keys
 from penstock.engine.read.dead_groups import DeadGroup, DeadGroups
+from penstock.engine.transport.blocking import blocking, run_blocking
 from penstock.errors import BadOption, PenstockError, UnknownTask
-from penstock.model.batch_state import BatchStatus
 from penstock.model.durations import Duration, milliseconds
 from penstock.model.lanes import Lane, lane_name, lock_spec
 from penstock.model.options import Options, TaskOptions, queue_name, task_name, unknown
@@ -229,20 +228,19 @@ class Penstock:
             return call.job
 
         client, jobs = self.client, list[Job[R]]()
-        async for page in client.producer.enqueue_many(made_of(calls, job_of)):  # while the next one is on its way
-            jobs += [sent.popleft().task.placed(one, client) for one in page]
+        async for page in client.producer.enqueue_many(map_items(calls, job_of)):  # while the next one is on its way
+            jobs += [sent.popleft().task.placed(answer, client) for answer in page]
         return jobs
 
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
-        """The same from blocking code."""
-        sent = deque(calls)
-        for call in sent:
-            check_call(call, self.tasks, "enqueue_many")
-        client, jobs = self.client, list[Job[R]]()
-        for page in pages_sync([call.job for call in sent]):
-            placed = all_checked(client.engine.enqueue(page).sync(), page)
-            jobs += [sent.popleft().task.placed(one, client) for one in placed]
-        return jobs
+        """The same from blocking code; all calls are checked before the first is sent."""
+        checked = list[Call[R]](check_iterable(calls))
+        known: object = None  #: the task of the last one
+        for call in checked:
+            if not isinstance(call, Call) or call.task is not known:
+                check_call(call, self.tasks, "enqueue_many")
+                known = call.task
+        return run_blocking(self.enqueue_many(checked))
 
     async def get_job(self, job_id: str) -> Job[Any]:
         """A handle on any job; JobNotFound if nothing is known of it."""
@@ -251,10 +249,7 @@ class Penstock:
         task = self.tasks.get(status.task)
         return job if task is None else task.job(job_id)
 
-    def get_job_sync(self, job_id: str) -> Job[Any]:
-        job = any_job(self.client, job_id)
-        task = self.tasks.get(job.status_sync().task)
-        return job if task is None else task.job(job_id)
+    get_job_sync = blocking(get_job)
 
     # Batches
 
@@ -292,16 +287,13 @@ class Penstock:
 
     async def get_batch(self, batch_id: str) -> Batch:
         """The same batch elsewhere; BatchNotFound if nothing is known of it."""
-        return self._batch(await self._some_batch(batch_id).status())
+        status = await self._stored_batch(batch_id).status()
+        return self._stored_batch(status.id, status.name)
 
-    def get_batch_sync(self, batch_id: str) -> Batch:
-        return self._batch(self._some_batch(batch_id).status_sync())
+    get_batch_sync = blocking(get_batch)
 
-    def _some_batch(self, batch_id: str, name: str = "") -> Batch:
+    def _stored_batch(self, batch_id: str, name: str = "") -> Batch:
         return Batch(lambda: self.client, self.tasks, NewBatch(batch_id, name), is_open=True)
-
-    def _batch(self, status: BatchStatus) -> Batch:
-        return self._some_batch(status.id, status.name)
 
     @overload
     async def map(
@@ -362,10 +354,8 @@ class Penstock:
         on_error: OnError = "cancel",
     ) -> list[R]:
         """The same from blocking code."""
-        if running_on_loop():
-            raise PenstockError("map_sync() would block the event loop that may have to run the jobs: await map()")
         work = self.map(task, rows, limit=limit, priority=priority, progress=progress, on_error=on_error)
-        return self.client.run(work)
+        return self.client.run(work, blocks="the event loop that may have to run the jobs")
 
     # Watching
 
@@ -437,9 +427,7 @@ class Penstock:
 
     def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
         """The same from blocking code, on an event loop of its own."""
-        if running_on_loop():
-            raise PenstockError("run_until_idle_sync() would block this event loop: await run_until_idle()")
-        asyncio.run(self.run_until_idle(queues=queues, concurrency=concurrency))
+        self.client.run(self.run_until_idle(queues=queues, concurrency=concurrency))
 
     # HTTP
 

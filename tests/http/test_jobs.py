@@ -75,8 +75,8 @@ async def test_who_hangs_up_is_not_waited_for(app: Penstock, client: httpx.Async
     job = (await client.post(JOBS, json={"task": "add", "args": [1]})).json()
     with pytest.raises(httpx.ReadTimeout):
         await client.get(f"{JOBS}/{job['id']}?wait=60", timeout=0.3)
-    desk = next(iter(app.client.waiter._desks.values()))
-    await eventually(lambda: not desk._waiting)
+    waiter = next(iter(app.client.waiter._loop_waiters.values()))
+    await eventually(lambda: not waiter._waiting)
 
 
 async def test_an_array_has_a_result_per_item(app: Penstock, client: httpx.AsyncClient) -> None:

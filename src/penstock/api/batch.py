@@ -19,17 +19,17 @@ from penstock.api.batch_options import (
     refusal,
     settings,
 )
-from penstock.api.context import running_on_loop
 from penstock.api.job import Job, any_job
 from penstock.api.task import Call
 from penstock.client.client import Client
-from penstock.client.producer import made_of, pages_sync
+from penstock.client.pages import map_items
 from penstock.engine.answers import EnqueueAnswer, Member, WatchedBatch
 from penstock.engine.engine import PAGE, NewBatch, NewJob
 from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.transport.blocking import blocking, run_blocking
 from penstock.errors import PenstockError, Unavailable, may_pass
 from penstock.model.batch_state import BatchStatus
-from penstock.model.durations import Duration, patience
+from penstock.model.durations import Duration, timeout_seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 log = logging.getLogger("penstock")
 
-_AGAIN: Final = 1.0  #: seconds until a server that could not be reached is asked again
+RECONNECT_PAUSE: Final = 1.0  #: seconds before asking again a server that could not be reached
 
 
 class Batch:
@@ -49,19 +49,19 @@ class Batch:
 
     def __init__(
         self,
-        hub: Callable[[], Client],
+        client: Callable[[], Client],
         tasks: Mapping[str, AnyTask],
         new: NewBatch,
         *,
         is_open: bool = False,
         on_error: OnError = "keep",
     ) -> None:
-        self._client = hub
+        self._client = client
         self._tasks = tasks
         self._new = new
-        self._is_open = is_open  #: it is known to be stored
+        self._is_open = is_open  #: known to be stored
         self._on_error: OnError = on_error
-        self._last: tuple[Header, Header] | None = None  #: of a call, and of the member that was made of it
+        self._last_headers: tuple[Header, Header] | None = None  #: of the last call and of the member made of it
         self.id = new.id
         self.name = new.name
 
@@ -71,26 +71,20 @@ class Batch:
     # Opening and closing
 
     async def open(self) -> "Self":
-        """Have it stored; the first use of any kind does so, too."""
+        """Store it; any first use does so, too."""
         if not self._is_open:
             check_opened(self._new, await self._client().engine.open_batch(self._new))
             self._is_open = True
         return self
 
-    def open_sync(self) -> "Self":
-        if not self._is_open:
-            check_opened(self._new, self._client().engine.open_batch(self._new).sync())
-            self._is_open = True
-        return self
+    open_sync = blocking(open)  # noqa: A003  (the method above)
 
     async def seal(self) -> None:
-        """It takes no more members; it ends with the last of them, at once if there is none."""
+        """Take no more members: the batch ends with its last member, at once if it has none."""
         await self.open()
-        self._known(await self._client().engine.seal_batch(self.id))
+        self._check_known(await self._client().engine.seal_batch(self.id))
 
-    def seal_sync(self) -> None:
-        self.open_sync()
-        self._known(self._client().engine.seal_batch(self.id).sync())
+    seal_sync = blocking(seal)
 
     async def __aenter__(self) -> "Self":
         return await self.open()
@@ -103,7 +97,12 @@ class Batch:
         elif self._on_error == "cancel":
             await self.cancel(f"its producer failed: {type(error).__name__}")
         else:
-            self._say_open(error)
+            log.warning(
+                "batch %s (%s) stays open, for its producer failed (%s): add the rest and seal it, or cancel it",
+                self.id,
+                self.name,
+                type(error).__name__,
+            )
 
     def __enter__(self) -> "Self":
         return self.open_sync()
@@ -111,49 +110,35 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
     ) -> None:
-        if error is None:
-            self.seal_sync()
-        elif self._on_error == "cancel":
-            self.cancel_sync(f"its producer failed: {type(error).__name__}")
-        else:
-            self._say_open(error)
-
-    def _say_open(self, error: BaseException) -> None:
-        log.warning(
-            "batch %s (%s) stays open, for its producer failed (%s): add the rest and seal it, or cancel it",
-            self.id,
-            self.name,
-            type(error).__name__,
-        )
+        run_blocking(self.__aexit__(kind, error, trace))
 
     # Members
 
     async def add(self, call: Call[R]) -> Job[R]:
-        """One member more; BatchSealed if it takes no more."""
+        """Add a member; BatchSealed if the batch takes no more."""
         await self.open()
-        return self._placed(call, await self._client().producer.enqueue(self._member(call)))
+        return self._job_of(call, await self._client().producer.enqueue(self._member(call)))
 
-    def add_sync(self, call: Call[R]) -> Job[R]:
-        self.open_sync()
-        (placed,) = self._client().engine.enqueue([self._member(call)]).sync()
-        return self._placed(call, placed)
+    add_sync = blocking(add)
 
     async def add_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
-        """Any number of members, a page per round trip; their jobs in the same order."""
+        """Add any number of members, a page per round trip; their jobs in the same order."""
         await self.open()
         sent: deque[Call[R]] = deque()
-        found: list[Job[R]] = []
-        async for page in self._client().producer.enqueue_many(made_of(calls, self._noting(sent))):
-            found += [self._placed(sent.popleft(), placed) for placed in page]
-        return found
+        jobs: list[Job[R]] = []
+
+        def member(call: Call[R]) -> NewJob:
+            new = self._member(call)
+            sent.append(call)
+            return new
+
+        async for page in self._client().producer.enqueue_many(map_items(calls, member)):
+            jobs += [self._job_of(sent.popleft(), answer) for answer in page]
+        return jobs
 
     def add_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
-        self.open_sync()
-        sent: deque[Call[R]] = deque()
-        found: list[Job[R]] = []
-        for page in pages_sync(map(self._noting(sent), calls)):
-            found += [self._placed(sent.popleft(), placed) for placed in self._client().engine.enqueue(page).sync()]
-        return found
+        """The same from blocking code."""
+        return run_blocking(self.add_many(calls))
 
     def batch(
         self,
@@ -167,7 +152,7 @@ class Batch:
         keep: Duration = "24h",
         on_error: OnError = "keep",
     ) -> "Batch":
-        """A batch inside this one: it is one member, done when all of its own are."""
+        """A batch inside this one: one member, which is done when all of its own members are."""
         new = new_batch(
             name,
             parent=self.id,
@@ -182,69 +167,58 @@ class Batch:
 
     def _member(self, call: Call[R]) -> NewJob:
         check_call(call, self._tasks)
-        job, last = call.job, self._last
+        job, last = call.job, self._last_headers
         if last is None or job.header is not last[0]:
-            last = self._last = job.header, msgspec.structs.replace(job.header, batch=self.id)
+            last = self._last_headers = job.header, msgspec.structs.replace(job.header, batch=self.id)
         return NewJob(job.id, last[1], job.payload)
 
-    def _noting(self, sent: deque[Call[R]]) -> Callable[[Call[R]], NewJob]:
-        """Makes a member of a call and notes which call that was."""
+    def _job_of(self, call: Call[R], answer: EnqueueAnswer) -> Job[R]:
+        if answer.word not in {"created", "exists", "unique"}:
+            raise refusal(self.id, answer.word)
+        return call.task.placed(answer, self._client())
 
-        def noted(call: Call[R]) -> NewJob:
-            member = self._member(call)
-            sent.append(call)
-            return member
-
-        return noted
-
-    def _placed(self, call: Call[R], placed: EnqueueAnswer) -> Job[R]:
-        if placed.word not in {"created", "exists", "unique"}:
-            raise refusal(self.id, placed.word)
-        return call.task.placed(placed, self._client())
-
-    # How it stands, and how it ends
+    # Its status and its end
 
     async def status(self) -> BatchStatus:
-        return self._found(await self._client().views.batch(self.id))
+        return self._checked(await self._client().views.batch(self.id))
 
-    def status_sync(self) -> BatchStatus:
-        return self._found(self._client().views.batch_sync(self.id))
+    status_sync = blocking(status)
 
     async def running(self) -> int:
-        """How many of its own members run at this moment."""
+        """How many of its own members run now."""
         return (await LaneViews(self._client().engine.script_client).one(f"batch:{self.id}")).in_use
 
     async def wait(self, timeout: Duration | None = None) -> BatchStatus:
-        """How it ended, once it has; TimeoutError if it has not by then. From any process, before or after the end."""
-        seconds = patience(timeout)
+        """Wait for its end, from any process; TimeoutError if it has not ended by then."""
+        seconds = timeout_seconds(timeout)
         try:
             async with asyncio.timeout(seconds):
-                return await self._wait()
+                return await self._wait_for_end()
         except TimeoutError:
             raise TimeoutError(f"batch {self.id} has not ended within {seconds} s") from None
 
-    async def _wait(self) -> BatchStatus:
-        async with self._client().waiter.news(f"{{end}}{self.id}") as news:
+    async def _wait_for_end(self) -> BatchStatus:
+        async with self._client().waiter.signal(f"{{end}}{self.id}") as signal:
             while True:
-                status = self._found((await self._look(news.client, 0, 0)).status)
+                status = self._checked((await self._watch(signal.client, 0, 0)).status)
                 if status.state == "ended":
                     return status
-                await news.wait()
+                await signal.wait()
 
     def wait_sync(self, timeout: Duration | None = None) -> BatchStatus:
-        _not_on_loop("wait_sync() would block the event loop that may have to run the members: await wait()")
-        return self._client().run(self.wait(timeout))
+        """The same from blocking code."""
+        return self._client().run(self.wait(timeout), blocks="the event loop that may have to run the members")
 
     async def as_completed(self) -> AsyncIterator[Job[Any]]:
         """Its members in the order in which they finish, until it ends: handles that have their results with them.
 
-        From any process, before or after the end, in constant memory. One that runs again and finishes comes again.
+        From any process, before or after the end, in constant memory. A member that finishes again comes again.
         """
         after = 0
-        async with self._client().waiter.news(f"{{more}}{self.id}") as news:
+        async with self._client().waiter.signal(f"{{more}}{self.id}") as signal:
             while True:
-                page = await self._look(news.client, PAGE, after)
-                status = self._found(page.status)
+                page = await self._watch(signal.client, PAGE, after)
+                status = self._checked(page.status)
                 for member in page.members:
                     yield self._job(member)
                 if page.last:
@@ -252,23 +226,14 @@ class Batch:
                 elif status.state == "ended":
                     return
                 else:
-                    await news.wait()
+                    await signal.wait()
 
     def as_completed_sync(self) -> Iterator[Job[Any]]:
-        _not_on_loop("as_completed_sync() would block this event loop: use as_completed()")
-        members = self.as_completed()
-        with asyncio.Runner() as runner:
-            try:
-                while True:
-                    try:
-                        yield runner.run(anext(members))  # type: ignore[arg-type]  # an awaitable; it is a coroutine
-                    except StopAsyncIteration:
-                        return
-            finally:
-                runner.run(self._client().waiter.aclose())
+        """The same from blocking code."""
+        return self._client().iterate(self.as_completed(), "as_completed")
 
-    async def _look(self, client: str, finished: int, after: int) -> WatchedBatch:
-        """As it is; a server that cannot be reached is waited for, as long as the caller waits."""
+    async def _watch(self, client: str, finished: int, after: int) -> WatchedBatch:
+        """Its status and finished members; waits for a server that cannot be reached as long as the caller does."""
         await self.open()
         while True:
             try:
@@ -276,7 +241,7 @@ class Batch:
             except Unavailable as error:
                 if not may_pass(error):
                     raise
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RECONNECT_PAUSE)
 
     def _job(self, member: Member) -> Job[Any]:
         header = member.watched.header
@@ -285,75 +250,55 @@ class Batch:
             return any_job(self._client(), member.id, watched=member.watched)
         return task.job(member.id, watched=member.watched)
 
-    # Steering
+    # Control
 
     async def cancel(self, reason: str = "cancelled") -> BatchStatus:
-        """No more members, and none starts; those that wait are cancelled, those that run are told."""
+        """Take no more members and start none: cancel waiting members, and ask running ones to stop."""
         await self.begin_cancel(reason)
         await self.work_off("cancel")
         return await self.status()
 
-    def cancel_sync(self, reason: str = "cancelled") -> BatchStatus:
-        self.open_sync()
-        self._known(self._client().engine.cancel_batch(self.id, reason).sync())
-        while self._client().engine.do_chores("cancel", self.id).sync().more:
-            pass
-        return self.status_sync()
+    cancel_sync = blocking(cancel)
 
     async def retry_failed(self) -> int:
-        """Run all dead members again; how many there were. After the end this is the next generation."""
+        """Run all dead members again; returns how many. After the batch's end this begins its next generation."""
         await self.begin_retry()
         return await self.work_off("retry")
 
+    retry_failed_sync = blocking(retry_failed)
+
     async def begin_cancel(self, reason: str = "cancelled") -> None:
-        """The first step of `cancel`: from now on no member starts. What is left to do is also done by any worker."""
+        """The first step of `cancel`: from now on no member starts. Any worker does the remaining steps, too."""
         await self.open()
-        self._known(await self._client().engine.cancel_batch(self.id, reason))
+        self._check_known(await self._client().engine.cancel_batch(self.id, reason))
 
     async def begin_retry(self) -> None:
-        """The first step of `retry_failed`; what is left to do is also done by any worker."""
-        self._retried(await self._client().engine.retry_batch(self.id, secrets.token_hex(8)))
-
-    async def work_off(self, what: Literal["cancel", "retry"]) -> int:
-        """Page by page, what these two began; how many members that were."""
-        seen, more = 0, True
-        while more:
-            moved, _, _, more = await self._client().engine.do_chores(what, self.id)
-            seen += moved
-        return seen
-
-    def retry_failed_sync(self) -> int:
-        self._retried(self._client().engine.retry_batch(self.id, secrets.token_hex(8)).sync())
-        seen, more = 0, True
-        while more:
-            moved, _, _, more = self._client().engine.do_chores("retry", self.id).sync()
-            seen += moved
-        return seen
-
-    async def set(self, *, priority: int | None = None, limit: int | None = None) -> None:
-        """Another priority or limit for a live batch; it counts at once."""
-        await self.open()
-        self._known(await self._client().engine.set_batch(self.id, **settings(priority, limit)))
-
-    def set_sync(self, *, priority: int | None = None, limit: int | None = None) -> None:
-        self.open_sync()
-        self._known(self._client().engine.set_batch(self.id, **settings(priority, limit)).sync())
-
-    def _known(self, word: str) -> None:
-        if word == "missing":
-            raise refusal(self.id, "unknown")
-
-    def _retried(self, word: str) -> None:
-        self._known(word)
+        """The first step of `retry_failed`. Any worker does the remaining steps, too."""
+        word = await self._client().engine.retry_batch(self.id, secrets.token_hex(8))
+        self._check_known(word)
         if word == "cancelling":
             raise PenstockError(f"batch {self.id} is being cancelled: try again when it has ended")
 
-    def _found(self, status: BatchStatus | None) -> BatchStatus:
+    async def work_off(self, what: Literal["cancel", "retry"]) -> int:
+        """Finish page by page what one of these two began; returns how many members it concerned."""
+        members, more = 0, True
+        while more:
+            moved, _, _, more = await self._client().engine.do_chores(what, self.id)
+            members += moved
+        return members
+
+    async def set(self, *, priority: int | None = None, limit: int | None = None) -> None:
+        """Change the priority or the limit of a live batch at once."""
+        await self.open()
+        self._check_known(await self._client().engine.set_batch(self.id, **settings(priority, limit)))
+
+    set_sync = blocking(set)  # noqa: A003  (the method above)
+
+    def _check_known(self, word: str) -> None:
+        if word == "missing":
+            raise refusal(self.id, "unknown")
+
+    def _checked(self, status: BatchStatus | None) -> BatchStatus:
         if status is None:
             raise refusal(self.id, "unknown")
         return status
-
-
-def _not_on_loop(text: str) -> None:
-    if running_on_loop():
-        raise PenstockError(text)

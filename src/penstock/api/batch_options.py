@@ -1,4 +1,4 @@
-"""What a batch is opened with and takes: checked where it is written, and the errors that say so."""
+"""Checks what a batch is opened with and what is added to it, and makes the errors of refusals."""
 
 import secrets
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def new_batch(
     keep: Duration,
     id: str | None = None,  # noqa: A002  (options are named as everywhere)
 ) -> NewBatch:
-    """A batch to be opened, with everything checked that can be checked here."""
+    """A batch to open, with all options checked."""
     if name:
         free_text(name, "name")
     wait = milliseconds(abandon_after, "abandon_after")
@@ -58,7 +58,7 @@ def new_batch(
 
 
 def check_opened(new: NewBatch, word: str) -> None:
-    """What the engine said to opening a batch, as an error if it could not be."""
+    """Raise an error if the engine's answer says that a batch could not be opened."""
     if word == "exists":
         raise BadOption(
             f"batch {new.id} exists already: use get_batch to go on with it, or another id; an ended batch has its id"
@@ -71,7 +71,7 @@ def check_opened(new: NewBatch, word: str) -> None:
 
 
 def batch_name(value: str) -> str:
-    """An id of a batch; jobs that it makes have it in theirs."""
+    """A batch's id, checked: the ids of jobs that the batch makes contain it."""
     if len(job_id(value)) > 100 or "@" in value:
         raise BadOption(f"id={value!r}: a batch's id has up to 100 characters and no @")
     return value
@@ -92,7 +92,7 @@ def check_call(call: object, tasks: Mapping[str, AnyTask], where: str = "a batch
 
 
 def _ending(what: str, task: AnyTask | None, sample: BatchStatus) -> Ending:
-    """The job that a batch makes, with a gap in its payload where the scripts put the status."""
+    """The job that a batch makes at its end, with a gap in its payload where the scripts put the status."""
     if task is None:
         return Ending()
     if not isinstance(task, Task):
@@ -142,7 +142,7 @@ def settings(priority: int | None, limit: int | None) -> dict[str, int | None]:
 
 
 def refusal(batch_id: str, word: str) -> PenstockError:
-    """Why a batch does not take a member, by the word that the engine said."""
+    """The error for a word with which the engine refuses a member of a batch."""
     if word == "unknown":
         return BatchNotFound(f"no batch {batch_id!r} is known here; one is forgotten some time after its end (keep)")
     return BatchSealed(f"batch {batch_id} is {word} and takes no more members: open another one")

@@ -1,6 +1,5 @@
 """The job that is running here."""
 
-import asyncio
 import contextvars
 import json
 import logging
@@ -11,26 +10,27 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from penstock.engine.answers import Lease
+from penstock.engine.transport.blocking import blocking
 from penstock.errors import PenstockError, StaleLease
 from penstock.model.codec import decode_any, open_envelope, storable
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 
-JOB_LOGGER: Final = "penstock.job"  #: what jobs say themselves, which is kept with them anyway
-_MESSAGE: Final = 500  #: characters of a progress message
-PACE: Final = 0.25  #: seconds between two times that a job's progress is passed on
+JOB_LOGGER: Final = "penstock.job"  #: of lines that jobs log themselves, which are stored with them anyway
+_MAX_MESSAGE: Final = 500  #: characters of a progress message
+PROGRESS_INTERVAL: Final = 0.25  #: seconds between two reports of a job's progress
 
 log = logging.getLogger(JOB_LOGGER)
 
 
 class Reporter(Protocol):
-    """Whoever passes a job's progress on: the engine, or in a process of its own the worker."""
+    """Takes a job's progress: the engine; for a job in a process of its own, the worker."""
 
     def progress(self, worker: str, job_id: str, number: int, progress: str, /) -> Any: ...
 
 
 class Sink(Protocol):
-    """Who keeps the lines that jobs write, and reminds them of what they have not said yet: the worker."""
+    """Stores the lines that jobs write, and reminds them of progress not sent yet: the worker."""
 
     def line(self, context: "JobContext", level: str, text: str, /) -> None: ...
 
@@ -38,19 +38,19 @@ class Sink(Protocol):
 
 
 class JobContext(msgspec.Struct, eq=False):
-    """What a running task can know of its job, and say about it."""
+    """The running job, as its task sees it."""
 
     _lease: Lease
     _worker: str
     _number: int
     _engine: Reporter
-    state: Any  #: what the app's lifespan gave
+    state: Any  #: what the app's lifespan yielded
     _sink: Sink | None = None
-    _said: float = 0.0  #: when progress was last passed on
-    unsaid: str = ""  #: progress that is to be
-    pending: Any = None  #: lines that it wrote, for whoever keeps them
+    _sent_at: float = 0.0  #: when progress was last sent
+    unsent: str = ""  #: progress to send
+    pending: Any = None  #: the sink's, for lines that it wrote
     tags: tuple[str, ...] = ()
-    cancelling: bool = False  #: somebody asked for it to be cancelled
+    cancelling: bool = False  #: cancelling it was requested
     shutting_down: bool = False  #: the worker is about to stop
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class JobContext(msgspec.Struct, eq=False):
 
     @property
     def claim(self) -> tuple[str, str, int]:
-        """What names this attempt: worker, job, call number."""
+        """The name of this attempt: worker, job, call number."""
         return self._worker, self.id, self._number
 
     @property
@@ -84,7 +84,7 @@ class JobContext(msgspec.Struct, eq=False):
 
     @property
     def batch(self) -> str:
-        """The id of the batch that it is a member of, or nothing."""
+        """The id of its batch; empty if it is in none."""
         return self._lease.ready.batch
 
     @property
@@ -99,60 +99,57 @@ class JobContext(msgspec.Struct, eq=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """By name, as plain data; for those who take jobs by hand. A task has its own, converted."""
-        found: dict[str, Any] = decode_any(bytes(open_envelope(self._lease.payload).args))
-        return found
+        """By name, as plain data, for code that takes jobs by hand. A task gets them converted."""
+        arguments: dict[str, Any] = decode_any(bytes(open_envelope(self._lease.payload).args))
+        return arguments
 
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far it has come; StaleLease if the job is no longer this attempt's.
+        """Report how far the job is; StaleLease if this attempt no longer holds it.
 
-        It is passed on at most four times a second: the first at once, of those after it the last.
+        Sent at most four times a second: the first report at once, then the latest one.
         """
-        if self._is_due(_shown(done, total, message)):
-            self._judge(await self._engine.progress(*self.claim, self._taken()))
+        if self._is_due(_progress_text(done, total, message)):
+            self._check(await self._engine.progress(*self.claim, self._take_unsent()))
 
-    def progress_sync(self, done: float, total: float | None = None, message: str = "") -> None:
-        """The same from a `def` task."""
-        if self._is_due(_shown(done, total, message)):
-            self._judge(self._engine.progress(*self.claim, self._taken()).sync())
+    progress_sync = blocking(progress)
 
     async def flush(self) -> None:
-        """Pass on what is still unsaid; nobody is told if that cannot be done."""
-        if self.unsaid:
+        """Send progress that is not sent yet; errors are ignored."""
+        if self.unsent:
             with suppress(Exception):
-                self._judge(await self._engine.progress(*self.claim, self._taken()))
+                self._check(await self._engine.progress(*self.claim, self._take_unsent()))
 
     def _is_due(self, text: str) -> bool:
-        """Whether it is to be said now; later, somebody will remind it."""
-        waited, reminded = time.monotonic() - self._said, bool(self.unsaid)
-        self.unsaid = text
-        if waited < PACE and not reminded and self._sink is not None:
-            self._sink.remind(self, PACE - waited)
-        return waited >= PACE
+        """Whether to send it now; if not, the sink reminds the job later."""
+        waited, reminded = time.monotonic() - self._sent_at, bool(self.unsent)
+        self.unsent = text
+        if waited < PROGRESS_INTERVAL and not reminded and self._sink is not None:
+            self._sink.remind(self, PROGRESS_INTERVAL - waited)
+        return waited >= PROGRESS_INTERVAL
 
-    def _taken(self) -> str:
-        self._said, text, self.unsaid = time.monotonic(), self.unsaid, ""
+    def _take_unsent(self) -> str:
+        self._sent_at, text, self.unsent = time.monotonic(), self.unsent, ""
         return text
 
     async def report(self, text: str) -> str:
-        """Pass on the progress that a process of this job made: ok, cancelling or stale."""
+        """Send progress for a job in a process of its own; the answer is ok, cancelling or stale."""
         word: str = await self._engine.progress(self._worker, self.id, self._number, text)
         self.cancelling = self.cancelling or word == "cancelling"
         return word
 
     def log(self, text: str) -> None:
-        """A line about this job: kept with it, and passed on to `logging`."""
-        told: dict[str, Any] = {"job": self.id, "task": self.task, "attempt": self.attempt}
+        """Log a line about this job: stored with it, and passed to `logging`."""
+        fields: dict[str, Any] = {"job": self.id, "task": self.task, "attempt": self.attempt}
         if self._sink is not None:
             self._sink.line(self, "info", str(text))
-        log.info("%s", text, extra=told)
+        log.info("%s", text, extra=fields)
 
     def keep(self, level: str, text: str) -> None:
-        """A line that was logged while it ran."""
+        """Store a line that was logged while it ran."""
         if self._sink is not None:
             self._sink.line(self, level, text)
 
-    def _judge(self, word: str) -> None:
+    def _check(self, word: str) -> None:
         if word == "stale":
             raise StaleLease(f"job {self.id} is no longer held by this attempt; stop, its result would be refused")
         self.cancelling = self.cancelling or word == "cancelling"
@@ -179,14 +176,5 @@ def leave(token: "contextvars.Token[JobContext]") -> None:
     _current.reset(token)
 
 
-def _shown(done: float, total: float | None, message: str) -> str:
-    return json.dumps([done, total, storable(str(message), _MESSAGE)])
-
-
-def running_on_loop() -> bool:
-    """Whether this thread is running an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _progress_text(done: float, total: float | None, message: str) -> str:
+    return json.dumps([done, total, storable(str(message), _MAX_MESSAGE)])

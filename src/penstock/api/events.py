@@ -1,4 +1,4 @@
-"""What happens to jobs, as it happens: an async iterator over the durable stream that the scripts write."""
+"""Events of jobs as they happen: an async iterator over the durable stream that the scripts write."""
 
 import logging
 import re
@@ -22,10 +22,10 @@ log = logging.getLogger("penstock")
 #: an event's id, a moment, or how long ago; None: from now on
 Since = str | datetime | Duration | None
 
-GAP: Final = "gap"  #: the kind of an event that stands for others, which are no longer kept
+GAP: Final = "gap"  #: the kind of an event that stands for events no longer stored
 _OTHER_KINDS: Final = frozenset({"hold", GAP})  #: beside the verbs
 _ID: Final = re.compile(r"(\d+-\d+)(?:/(\d+))?\Z")
-_GOING_ON: Final = frozenset(
+_UNFINISHED_KINDS: Final = frozenset(
     {"enqueue", "promote", "lease", "admit", "hold", "progress", "log", "reschedule", "revive"}
 )
 
@@ -34,7 +34,7 @@ _GOING_ON: Final = frozenset(
 class Event:
     """Something happened to a job, or to a whole queue, lane or schedule (then `job` is empty).
 
-    `id` resumes after it: `app.events(since=event.id)`. The kind `gap` says that events before it are no longer kept.
+    `app.events(since=event.id)` resumes after it. The kind `gap` says that events before it are no longer stored.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Event:
 
 
 class Events:
-    """An async iterator that never ends by itself; it survives reconnects and misses nothing that is still kept."""
+    """An async iterator that never ends by itself; across reconnects it misses no event that is still stored."""
 
     def __init__(
         self,
@@ -66,43 +66,43 @@ class Events:
         self._job = job
         self._since = since
         self._place, self._seen = _place(since)
-        self._found: deque[Event] = deque()
-        self._met = False  #: the server was reached: from then on it is waited for
+        self._buffer: deque[Event] = deque()
+        self._has_connected = False  #: the server was reached once: from then on an outage is waited out
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._found:
+        while not self._buffer:
             try:
                 if not await self._advance():
                     await self._stream.wait(self._place)
             except Unavailable as error:
-                if not self._met or not may_pass(error):
+                if not self._has_connected or not may_pass(error):
                     raise
                 log.warning("events cannot be read (%s); trying again until they can", error)
                 await self._stream.rest()
-        return self._found.popleft()
+        return self._buffer.popleft()
 
     async def kept(self) -> AsyncIterator[Event]:
-        """Those that are there by now; it ends where others would have to be waited for."""
+        """Events stored by now; ends where it would have to wait for more."""
         more = True
         while more:
             more = await self._advance()
-            while self._found:
-                yield self._found.popleft()
+            while self._buffer:
+                yield self._buffer.popleft()
 
     async def _advance(self) -> bool:
-        """One page further; whether there was one."""
+        """Read the next page; returns whether there was one."""
         kept = bool(self._place) or await self._begin()
         page = await self._stream.after(self._place)
-        self._met = True
+        self._has_connected = True
         if not kept or (page.here is None and self._place != BEGINNING):
-            self._tell_gap(page.entries)
+            self._add_gap(page.entries)
         elif page.here is not None and self._seen is not None:
-            self._take(page.here, self._seen + 1)
+            self._add(page.here, self._seen + 1)
         for entry in page.entries:
-            self._take(entry, 0)
+            self._add(entry, 0)
         self._seen = None
         if page.entries:
             self._place = page.entries[-1].id
@@ -111,25 +111,25 @@ class Events:
         return bool(page.entries)
 
     async def _begin(self) -> bool:
-        """Find where to begin, if that is now or another time; whether everything since then is still kept."""
+        """Find the place of `since`; returns whether all events since then are still stored."""
         if self._since is None:
             self._place = await self._stream.end()
             return True
         self._place, kept = await self._stream.at(_moment(self._since, await self._views.now()))
         return kept
 
-    def _tell_gap(self, entries: list[Entry]) -> None:
+    def _add_gap(self, entries: list[Entry]) -> None:
         at = datetime.fromtimestamp(entries[0].at / 1000, UTC) if entries else datetime.now(UTC)
         since = "" if self._place == BEGINNING else f" after {self._place}"
         note = f"what happened{since} and before this moment is no longer kept"
-        self._found.append(Event(self._place, at, GAP, "", "", "", 0, note))
+        self._buffer.append(Event(self._place, at, GAP, "", "", "", 0, note))
 
-    def _take(self, entry: Entry, first: int) -> None:
+    def _add(self, entry: Entry, first: int) -> None:
         for number, line in enumerate(entry.lines):
             if number >= first and self._wants(line):
-                told = (line.verb, line.queue, line.task, line.job, line.attempt, line.note)
+                fields = (line.verb, line.queue, line.task, line.job, line.attempt, line.note)
                 at = datetime.fromtimestamp(entry.at / 1000, UTC)
-                self._found.append(Event(f"{entry.id}/{number}", at, *told))
+                self._buffer.append(Event(f"{entry.id}/{number}", at, *fields))
 
     def _wants(self, line: Line) -> bool:
         return (
@@ -140,7 +140,7 @@ class Events:
 
 
 class JobEvents:
-    """The events of one job, from its beginning, or from an event on, to its end."""
+    """The events of one job from its beginning, or from `since` on, to its end."""
 
     def __init__(self, engine: Engine, job_id: str, since: Since = None) -> None:
         self._engine = engine
@@ -159,7 +159,7 @@ class JobEvents:
         if self._events is None:
             self._events = await self._open()
         event = await anext(self._events)
-        self._ended = event.kind not in _GOING_ON and await self._has_ended(event)
+        self._ended = event.kind not in _UNFINISHED_KINDS and await self._has_ended(event)
         return event
 
     async def _open(self) -> Events:
@@ -178,7 +178,7 @@ class JobEvents:
 
 
 def checked_kinds(kinds: Iterable[str] | str | None) -> frozenset[str] | None:
-    """Which kinds are asked for; gaps always are."""
+    """The kinds asked for, checked; gaps always come."""
     if kinds is None:
         return None
     names = frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -189,13 +189,13 @@ def checked_kinds(kinds: Iterable[str] | str | None) -> frozenset[str] | None:
 
 
 def _place(since: Since) -> tuple[str, int | None]:
-    """The entry to begin after, and how much of it was seen; nothing for what is a time."""
+    """The entry to begin after, and the last line of it that was seen; empty if `since` is a time."""
     if since == "0":
         return BEGINNING, None
-    found = _ID.match(since) if isinstance(since, str) else None
-    if found is None:
+    match = _ID.match(since) if isinstance(since, str) else None
+    if match is None:
         return "", None
-    return found[1], int(found[2]) if found[2] else None
+    return match[1], int(match[2]) if match[2] else None
 
 
 def _moment(since: Since, now: int) -> int:

@@ -1,6 +1,5 @@
-"""A job that you can ask about: its data and the engine that has it."""
+"""A handle on a job: its id and the client that asks about it."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.api.context import running_on_loop
 from penstock.api.events import JobEvents, Since
 from penstock.client.client import Client
 from penstock.engine.answers import Watched
 from penstock.engine.read.views import JobRecord, LogLine
+from penstock.engine.transport.blocking import blocking
 from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
 from penstock.model.codec import decode_any, shown_arguments, tags_of
-from penstock.model.durations import Duration, instant, milliseconds, patience
+from penstock.model.durations import Duration, instant, milliseconds, timeout_seconds
 from penstock.model.header import FINISHED, Attempt, Header, State
 
 R_co = TypeVar("R_co", covariant=True)
@@ -24,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed try."""
+    """One failed attempt."""
 
     number: int
     outcome: str
@@ -46,7 +45,7 @@ class JobStatus:
     task: str
     queue: str
     priority: int
-    attempt: int  #: of the running or the last try; 0 before the first
+    attempt: int  #: number of the running or the last attempt; 0 before the first
     retries: int
     created: datetime
     since: datetime  #: when it entered this state
@@ -59,7 +58,7 @@ class JobStatus:
     progress: tuple[float, float | None, str] | None  #: done, total, message
     arguments: dict[str, Any] | None  #: by name, secrets hidden (`redact`); None once it is done
     tags: tuple[str, ...]
-    attempts: tuple[Failure, ...]  #: tries that failed or were cancelled, the last ten
+    attempts: tuple[Failure, ...]  #: the last ten attempts that failed or were cancelled
 
 
 class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
@@ -74,7 +73,7 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     _decode: Callable[[bytes], R_co]
     created: bool = True
     _redact: tuple[str, ...] = ()
-    _watched: Watched | None = None  #: how it ended, if that came along
+    _watched: Watched | None = None  #: how it ended, if that is known already
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
@@ -86,41 +85,27 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         return hash(self.id)
 
     async def status(self) -> JobStatus:
-        """Where it is and what happened to it; JobNotFound if nothing is known of it any more."""
+        """Its state and what happened to it; JobNotFound if nothing is known of it any more."""
         return status_of(await self._client.views.job(self.id), self.id, self._redact)
 
-    def status_sync(self) -> JobStatus:
-        return status_of(self._client.views.job_sync(self.id), self.id, self._redact)
+    status_sync = blocking(status)
 
     async def result(self, timeout: Duration | None = None) -> R_co:
-        """The task's return value, once it is there.
+        """Wait for the task's return value.
 
-        JobFailed, JobCancelled, ResultExpired or JobNotFound if it will never be; TimeoutError if it is not yet.
+        JobFailed, JobCancelled, ResultExpired or JobNotFound if there will be none; TimeoutError if there is none yet.
         """
         if self._watched is not None:
             return self._outcome(self._watched)
-        seconds = patience(timeout)
+        seconds = timeout_seconds(timeout)
         if seconds is not None and seconds <= 0:
             return self._outcome(self._ended(await self._client.views.job(self.id)))
-        try:
-            async with asyncio.timeout(seconds):
-                return self._outcome(await self._client.waiter.wait(self.id))
-        except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended within {seconds} s") from None
+        return self._outcome(await self._client.waiter.wait(self.id, seconds))
 
-    def result_sync(self, timeout: Duration | None = None) -> R_co:
-        """The same from blocking code."""
-        if self._watched is not None:
-            return self._outcome(self._watched)
-        if running_on_loop():
-            raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
-        seconds = patience(timeout)
-        if seconds is not None and seconds <= 0:
-            return self._outcome(self._ended(self._client.views.job_sync(self.id)))
-        return self._outcome(self._client.wait_sync(self.id, seconds))
+    result_sync = blocking(result)
 
     def _ended(self, record: JobRecord | None) -> Watched:
-        """How it has ended, for those who do not wait."""
+        """How it ended, for a caller that does not wait."""
         if record is None:
             return Watched("missing", None, b"", [])
         if record.header.state not in FINISHED:
@@ -129,62 +114,50 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
     async def cancel(self) -> str:
         """The state it ended in, or `cancelling` for one that runs."""
-        return self._cancelled((await self._client.engine.cancel([self.id]))[0])
+        (word,) = await self._client.engine.cancel([self.id])
+        if word == "missing":
+            raise missing(self.id)
+        return word
 
-    def cancel_sync(self) -> str:
-        return self._cancelled(self._client.engine.cancel([self.id]).sync()[0])
+    cancel_sync = blocking(cancel)
 
     async def retry(self) -> None:
         """Run a dead or cancelled job again, with a fresh budget."""
-        revived((await self._client.engine.revive([self.id]))[0], self.id)
+        check_revived((await self._client.engine.revive([self.id]))[0], self.id)
 
-    def retry_sync(self) -> None:
-        revived(self._client.engine.revive([self.id]).sync()[0], self.id)
+    retry_sync = blocking(retry)
 
     async def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Another time for a job that is scheduled or waits in line; in the past, it is ready now."""
-        self._rescheduled((await self._client.engine.reschedule([self.id], _due(delay, at)))[0])
+        """Set another time for a job that is scheduled or ready; with a time in the past it is ready now."""
+        (word,) = await self._client.engine.reschedule([self.id], _due(delay, at))
+        if word == "missing":
+            raise missing(self.id)
+        if word != "ok":
+            raise PenstockError(f"job {self.id} is {word}: only one that is scheduled or ready can be rescheduled")
 
-    def reschedule_sync(self, *, delay: Duration | None = None, at: datetime | None = None) -> None:
-        self._rescheduled(self._client.engine.reschedule([self.id], _due(delay, at)).sync()[0])
+    reschedule_sync = blocking(reschedule)
 
     async def run_now(self) -> None:
-        """Have a scheduled job run now; one that waits in line stays where it is."""
+        """Have a scheduled job run now; a ready one keeps its place in the queue."""
         await self.reschedule(delay=0)
 
-    def run_now_sync(self) -> None:
-        self.reschedule_sync(delay=0)
+    run_now_sync = blocking(run_now)
 
     async def explain(self) -> str:
         """Why it is not running, in a sentence."""
         return await self._client.views.explain(self.id)
 
-    def explain_sync(self) -> str:
-        if running_on_loop():
-            raise PenstockError("explain_sync() would block this event loop: await explain()")
-        return self._client.run(self._client.views.explain(self.id))
+    explain_sync = blocking(explain)
 
     async def log(self) -> list[LogLine]:
-        """The last lines that its attempts wrote: by `current_job().log(text)`, or logged while they ran."""
+        """The last lines that its attempts wrote by `current_job().log(text)`, or logged while they ran."""
         return (await self._client.views.log(self.id)).lines
 
-    def log_sync(self) -> list[LogLine]:
-        return self._client.run(self.log())
+    log_sync = blocking(log)
 
     def events(self, since: Since = None) -> JobEvents:
-        """What happened to it and happens, as it happens, until it has ended: an async iterator."""
+        """Its events from the beginning, or from `since` on, until it has ended: an async iterator."""
         return JobEvents(self._client.engine, self.id, since)
-
-    def _cancelled(self, word: str) -> str:
-        if word == "missing":
-            raise missing(self.id)
-        return word
-
-    def _rescheduled(self, word: str) -> None:
-        if word == "missing":
-            raise missing(self.id)
-        if word != "ok":
-            raise PenstockError(f"job {self.id} is {word}: only one that is scheduled or ready can be rescheduled")
 
     def _outcome(self, watched: Watched) -> R_co:
         header = watched.header
@@ -202,7 +175,7 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
 
 def any_job(client: Client, job_id: str, *, created: bool = False, watched: Watched | None = None) -> Job[Any]:
-    """A handle on a job of a task that is not at hand: its result is plain data, its arguments are hidden."""
+    """A handle on a job whose task is not known here: its result is plain data, its arguments are hidden."""
     return Job(client, job_id, decode_any, created, ("*",), watched)
 
 
@@ -212,8 +185,8 @@ def _due(delay: Duration | None, at: datetime | None) -> int:
     return instant(at) if at is not None else milliseconds(delay or 0, "delay")
 
 
-def revived(word: str, job_id: str) -> None:
-    """What the engine said to running a job again, as an error if it could not be."""
+def check_revived(word: str, job_id: str) -> None:
+    """Raise an error if the engine's answer says that a job could not be run again."""
     if word == "missing":
         raise missing(job_id)
     if word == "taken":
@@ -222,8 +195,8 @@ def revived(word: str, job_id: str) -> None:
         raise PenstockError(f"job {job_id} is {word}: only a dead or cancelled job can be run again")
 
 
-def discarded(word: str, job_id: str) -> None:
-    """What the engine said to forgetting a job, as an error if it could not be."""
+def check_discarded(word: str, job_id: str) -> None:
+    """Raise an error if the engine's answer says that a job could not be discarded."""
     if word == "missing":
         raise missing(job_id)
     if word == "needed":
@@ -242,8 +215,8 @@ def missing(job_id: str) -> JobNotFound:
 
 
 def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
-    number = "one attempt" if header.attempt == 1 else f"{header.attempt} attempts"
-    text = f"job {job_id} of {header.task} is dead ({header.reason}) after {number}"
+    attempts_text = "one attempt" if header.attempt == 1 else f"{header.attempt} attempts"
+    text = f"job {job_id} of {header.task} is dead ({header.reason}) after {attempts_text}"
     if not attempts:
         return text
     error = failure(attempts[-1])
@@ -251,7 +224,7 @@ def _failed(job_id: str, header: Header, attempts: list[Attempt]) -> str:
 
 
 def status_of(record: JobRecord | None, job_id: str, redact: tuple[str, ...]) -> JobStatus:
-    """What a record says; JobNotFound if there is none."""
+    """The status in a stored record; JobNotFound if there is none."""
     if record is None:
         raise missing(job_id)
     header = record.header
@@ -280,7 +253,7 @@ def status_of(record: JobRecord | None, job_id: str, redact: tuple[str, ...]) ->
 
 
 def failure(attempt: Attempt) -> Failure:
-    """A failed try with its error unpacked; an unreadable error is shown as it is."""
+    """A failed attempt with its error unpacked; an unreadable error is shown as it is."""
     try:
         error: dict[str, Any] = json.loads(attempt.error)
         kind, message, trace = (str(error.get(name, "")) for name in ("type", "message", "traceback"))

@@ -1,9 +1,10 @@
-"""Steering what runs while it runs: lanes and tasks by their names."""
+"""Lanes and locks on a live system."""
 
 from collections.abc import Callable
 
 from penstock.client.client import Client
 from penstock.engine.read.lane_views import LaneStatus, LaneViews
+from penstock.engine.transport.blocking import blocking
 from penstock.errors import BadOption
 
 
@@ -18,38 +19,33 @@ class LaneControl:
         return f"<{self._stored}>"
 
     async def set(self, *, limit: int) -> None:
-        """So many may run at once, whatever the code says, until `reset`; it counts at once."""
+        """At most `limit` jobs of it run at once, whatever the code says, until `reset`."""
         await self._client().engine.tune(self._stored, limit=check_limit(limit))
 
-    def set_sync(self, *, limit: int) -> None:
-        self._client().engine.tune(self._stored, limit=check_limit(limit)).sync()
+    set_sync = blocking(set)  # noqa: A003  (the method above)
 
     async def reset(self) -> None:
-        """What the code says counts again."""
+        """Return to the limit that the code says."""
         await self._client().engine.tune(self._stored, limit=-1)
 
-    def reset_sync(self) -> None:
-        self._client().engine.tune(self._stored, limit=-1).sync()
+    reset_sync = blocking(reset)
 
     async def pause(self) -> None:
-        """Nothing of it starts; what runs goes on."""
+        """Start none of its jobs until `resume`; running ones continue."""
         await self._client().engine.tune(self._stored, paused=True)
 
-    def pause_sync(self) -> None:
-        self._client().engine.tune(self._stored, paused=True).sync()
+    pause_sync = blocking(pause)
 
     async def resume(self) -> None:
         await self._client().engine.tune(self._stored, paused=False)
 
-    def resume_sync(self) -> None:
-        self._client().engine.tune(self._stored, paused=False).sync()
+    resume_sync = blocking(resume)
 
     async def status(self) -> LaneStatus:
-        """Its limit, who has its slots, and how many wait."""
+        """Its limit, the jobs that hold its slots, and how many wait."""
         return await LaneViews(self._client().engine.script_client).one(self._stored)
 
-    def status_sync(self) -> LaneStatus:
-        return LaneViews(self._client().engine.script_client).one_sync(self._stored)
+    status_sync = blocking(status)
 
 
 def check_limit(value: object) -> int:

@@ -10,25 +10,25 @@ from penstock.api.batch import Batch
 from penstock.api.job import Job
 from penstock.api.progress import Progress
 from penstock.api.task import Call, Task
-from penstock.client.producer import each
+from penstock.client.pages import iterate
 from penstock.errors import PenstockError, Unavailable, UnsuitableServer
 
 
 async def map_rows(
     batch: Batch, task: Task[..., Any, Any], rows: Iterable[Any] | AsyncIterable[Any], *, progress: bool
 ) -> list[Any]:
-    """Results, or the errors of those that have none, in the order of the rows."""
+    """Results, or the errors of jobs that have none, in the order of the rows."""
 
     async def calls() -> AsyncIterator[Call[Any]]:
-        async for row in each(rows):
+        async for row in iterate(rows):
             yield task.call(row)
 
-    async with shown(batch, sys.stderr if progress else None):
+    async with show_progress(batch, sys.stderr if progress else None):
         async with batch:
             jobs = await batch.add_many(calls())
-        found = {job.id: await _outcome(job) async for job in batch.as_completed()}
-    # What `unique` or `id` found is no member: it is waited for by itself.
-    return [found[job.id] if job.id in found else await _outcome(job) for job in jobs]
+        outcomes = {job.id: await _outcome(job) async for job in batch.as_completed()}
+    # If `unique` or `id` matches an existing job, that job is not in the batch: await it by itself.
+    return [outcomes[job.id] if job.id in outcomes else await _outcome(job) for job in jobs]
 
 
 async def _outcome(job: Job[Any]) -> Any:
@@ -41,8 +41,8 @@ async def _outcome(job: Job[Any]) -> Any:
 
 
 @asynccontextmanager
-async def shown(batch: Batch, stream: TextIO | None) -> AsyncIterator[None]:
-    """Show how far a batch has come, as long as the block takes."""
+async def show_progress(batch: Batch, stream: TextIO | None) -> AsyncIterator[None]:
+    """Show a batch's progress while the block runs."""
     if stream is None:
         yield
         return
@@ -60,5 +60,5 @@ async def shown(batch: Batch, stream: TextIO | None) -> AsyncIterator[None]:
 async def _watch(batch: Batch, progress: Progress) -> None:
     while True:
         await asyncio.sleep(progress.pause)
-        with suppress(PenstockError):  # it is shown again when the server can be reached
+        with suppress(PenstockError):  # shown again when the server can be reached
             progress.show(await batch.status(), await batch.running())

@@ -1,4 +1,4 @@
-"""What a worker needs to know of an app: its tasks, and what is wrapped around them."""
+"""An app as its workers see it: tasks, schedules, middlewares, lifespan."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -20,14 +20,12 @@ Middleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]
 
 @dataclass(slots=True)
 class Program:
-    """Grows while the app's modules are imported; workers only read it."""
+    """Filled while the app's modules are imported; workers only read it."""
 
     name: str
     settings: Settings
     client: Callable[[], Client]
-    open_stream: (
-        "Callable[[Program, str, int], QueueStream]"  #: of jobs that are taken by hand; the worker's layer has it
-    )
+    open_stream: "Callable[[Program, str, int], QueueStream]"  #: passed in, as the worker's layer is above this one
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     tasks: dict[str, Task[..., Any, Any]] = field(default_factory=dict)
     schedules: dict[str, ScheduleSpec] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How far a batch has come, as one line: live on a terminal, now and then in a log."""
+"""A batch's progress as one line: live on a terminal, now and then in a log."""
 
 import shutil
 import time
@@ -7,24 +7,24 @@ from typing import Final, TextIO
 
 from penstock.model.batch_state import BatchStatus
 
-LIVE: Final = 0.25  #: seconds between two looks on a terminal
-PLAIN: Final = 10.0  #: and where the lines are kept
-_WINDOW: Final = 20.0  #: seconds over which the rate is measured
-_WIDEST: Final = 30
+TERMINAL_INTERVAL: Final = 0.25  #: seconds between two updates
+LOG_INTERVAL: Final = 10.0
+_RATE_WINDOW: Final = 20.0  #: seconds over which the rate is measured
+_MAX_BAR: Final = 30  #: characters
 
 
 class Progress:
-    """Writes a line at each look; on a terminal it takes the place of the one before."""
+    """Writes a line for each update; on a terminal it replaces the one before."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._looks: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
         self.live = stream.isatty()
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look."""
-        return LIVE if self.live else PLAIN
+        """Seconds until the next update."""
+        return TERMINAL_INTERVAL if self.live else LOG_INTERVAL
 
     def show(self, status: BatchStatus, running: int) -> None:
         rate = self._rate(status.total - status.pending)
@@ -38,12 +38,12 @@ class Progress:
         self._stream.flush()
 
     def _rate(self, finished: int) -> float:
-        """Members per second, of late."""
+        """Members per second in the last seconds."""
         now = time.monotonic()
-        self._looks.append((now, finished))
-        while len(self._looks) > 2 and now - self._looks[0][0] > _WINDOW:
-            self._looks.popleft()
-        since, before = self._looks[0]
+        self._samples.append((now, finished))
+        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:
+            self._samples.popleft()
+        since, before = self._samples[0]
         return (finished - before) / (now - since) if now > since else 0.0
 
 
@@ -70,8 +70,8 @@ def left(seconds: float) -> str:
 
 
 def bar(status: BatchStatus, room: int) -> str:
-    """As wide as there is room, nothing if there is hardly any."""
-    size = min(room, _WIDEST)
+    """A bar as wide as the room allows; empty if there is hardly any."""
+    size = min(room, _MAX_BAR)
     if size < 8 or not status.total:
         return ""
     full = size * (status.total - status.pending) // status.total

@@ -1,10 +1,11 @@
-"""A queue on a live system: looked at, steered, and taken from by hand."""
+"""A queue on a live system: its status, its limits, and its jobs by hand."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.api.lane import check_limit
 from penstock.api.program import Program
 from penstock.api.selection import Selection, Told, choose
+from penstock.engine.transport.blocking import blocking
 from penstock.errors import BadOption
 
 if TYPE_CHECKING:
@@ -36,65 +37,62 @@ class QueueControl:
         """At most `limit` of its jobs run at once; with `max_size` waiting, enqueueing raises QueueFull."""
         await self._client().engine.cap(self.name, *_caps(limit, max_size))
 
-    def set_sync(self, *, limit: int | None = None, max_size: int | None = None) -> None:
-        self._client().engine.cap(self.name, *_caps(limit, max_size)).sync()
+    set_sync = blocking(set)  # noqa: A003  (the method above)
 
     async def reset(self) -> None:
-        """As many as there are workers for, and room for any number."""
+        """Remove both limits."""
         await self._client().engine.cap(self.name, -1, -1)
 
-    def reset_sync(self) -> None:
-        self._client().engine.cap(self.name, -1, -1).sync()
+    reset_sync = blocking(reset)
 
     async def pause(self) -> None:
-        """No more of its jobs are started; those that run go on."""
+        """Start none of its jobs until `resume`; running ones continue."""
         await self._client().engine.pause(self.name)
 
-    def pause_sync(self) -> None:
-        self._client().engine.pause(self.name).sync()
+    pause_sync = blocking(pause)
 
     async def resume(self) -> None:
         await self._client().engine.resume(self.name)
 
-    def resume_sync(self) -> None:
-        self._client().engine.resume(self.name).sync()
+    resume_sync = blocking(resume)
 
     async def status(self) -> QueueStatus:
         views = self._client().views
-        found, counts = await views.queue_setting(self.name), await views.counts([self.name])
-        return QueueStatus(self.name, found.paused, found.limit, counts[self.name], found.max_size)
+        setting, counts = await views.queue_setting(self.name), await views.counts([self.name])
+        return QueueStatus(self.name, setting.paused, setting.limit, counts[self.name], setting.max_size)
 
-    def status_sync(self) -> QueueStatus:
-        return self._client().run(self.status())
+    status_sync = blocking(status)
 
     async def purge(self, told: Told | None = None) -> int:
-        """Cancel all that wait in it (reason `purged`); what runs goes on. How many."""
-        done = 0
+        """Cancel all jobs that wait in it (reason `purged`) and return how many; running ones continue."""
+        cancelled = 0
         for state in ("scheduled", "held", "ready"):
-            done += await Selection(self._client, choose(queue=self.name, state=state)).cancel("purged", told)
-        return done
+            cancelled += await Selection(self._client, choose(queue=self.name, state=state)).cancel("purged", told)
+        return cancelled
 
     def purge_sync(self) -> int:
+        """The same from blocking code."""
         return self._client().run(self.purge())
 
     def dead(self, *, limit: int | None = None, **which: Any) -> Selection:
-        """Its dead jobs, the last first: `async for` gives all, `await` a list of the first hundred or `limit`.
+        """Its dead jobs, the latest first: `async for` gives all, `await` a list of the first hundred or `limit`.
 
-        By `task`, `tag`, `error` (a part of it), `group` (its fingerprint), `older_than`, `newer_than`.
+        Filters: `task`, `tag`, `error` (a part of it), `group` (its fingerprint), `older_than`, `newer_than`.
         """
         return Selection(self._client, choose(**{**which, "queue": self.name, "state": "dead"}), limit=limit)
 
     async def retry_dead(self, **which: Any) -> int:
-        """Run its dead jobs, or those that fit, again with a fresh budget; how many."""
+        """Run its dead jobs, or those that match, again with a fresh budget; returns how many."""
         return await self.dead(**which).retry()
 
     def retry_dead_sync(self, **which: Any) -> int:
+        """The same from blocking code."""
         return self._client().run(self.retry_dead(**which))
 
     def stream(self, limit: int = 1) -> "QueueStream":
         """Take jobs by hand: `async with queue.stream(limit=10) as leases: async for lease in leases: …`.
 
-        At most `limit` jobs are unsettled at a time; leaving gives back what was not begun.
+        At most `limit` jobs are unsettled at a time; leaving the block gives back jobs that were not begun.
         """
         return self._program.open_stream(self._program, self.name, limit)
 

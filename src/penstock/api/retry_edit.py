@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.job import missing, revived
+from penstock.api.job import check_revived, missing
 from penstock.api.task import Task
 from penstock.client.client import Client
 from penstock.engine.engine import Edit
@@ -24,12 +24,12 @@ async def retry_edited(
     record = await client.views.job(job_id)
     if record is None or record.payload is None:
         raise missing(job_id)
-    edit = edited(tasks.get(record.header.task), record, arguments)
-    revived((await client.engine.revive([job_id], {job_id: edit}))[0], job_id)
+    edit = edit_of(tasks.get(record.header.task), record, arguments)
+    check_revived((await client.engine.revive([job_id], {job_id: edit}))[0], job_id)
 
 
-def edited(task: Task[..., Any, Any] | None, record: JobRecord, arguments: Mapping[str, Any] | Sequence[Any]) -> Edit:
-    """The payload with other arguments; what else a task makes of them follows, if the task is there."""
+def edit_of(task: Task[..., Any, Any] | None, record: JobRecord, arguments: Mapping[str, Any] | Sequence[Any]) -> Edit:
+    """The payload with other arguments, and the lanes and the unique key that follow if the task is known."""
     named = isinstance(arguments, Mapping)
     if task is not None:
         call = task.call(**dict(arguments)) if named else task.call(*arguments)

@@ -1,4 +1,4 @@
-"""A schedule that you can ask about, change and run: its id and the engine that has it."""
+"""A handle on a schedule: ask about it, change it, run it."""
 
 import secrets
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from penstock.model.schedule import CatchUp, Overlap, Rule, ScheduleSpec
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What became of one tick."""
+    """The outcome of one tick."""
 
     nominal: datetime
     at: datetime
-    job: str  #: its id; empty if it made none
-    outcome: str  #: made, skipped, missed (with those that followed it) or unique
+    job: str  #: id of the job that it made; empty if it made none
+    outcome: str  #: made, skipped, missed (with the ticks after it) or unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ScheduleStatus:
     task: str
     queue: str
     rule: str
-    words: str  #: the rule, as people say it
+    words: str  #: the rule in words
     tz: str
     jitter: float  #: seconds
     catch_up: CatchUp
@@ -106,32 +106,32 @@ class Schedule:
         catch_up: CatchUp = "latest",
         overlap: Overlap = "skip",
     ) -> str:
-        """Make or change it: `made`, `changed` or `same`. It wins over the code until it is removed."""
+        """Make or change it; returns `made`, `changed` or `same`. It wins over the code until it is removed."""
         spec = make_spec(call, make_rule(cron, every, tz), jitter=jitter, catch_up=catch_up, overlap=overlap)
         return await self._client.engine.set_cron(self.id, spec, await self._first(spec), source="set")
 
     async def remove(self) -> None:
-        """Forget it; the jobs that it made stay. One of the code comes back when a worker starts: pause that."""
-        self._found(await self._client.engine.remove_cron(self.id))
+        """Forget it; its jobs stay. A schedule in the code comes back when a worker starts: pause that one instead."""
+        self._check(await self._client.engine.remove_cron(self.id))
 
     async def pause(self) -> bool:
-        """No ticks until it is resumed; whether that changed anything."""
-        return self._found(await self._client.engine.pause_cron(self.id)) == "ok"
+        """Stop its ticks until `resume`; returns whether that changed anything."""
+        return self._check(await self._client.engine.pause_cron(self.id)) == "ok"
 
     async def resume(self) -> bool:
-        """Go on with the next tick from now; whether that changed anything."""
+        """Continue with the next tick from now; returns whether that changed anything."""
         while True:
             spec = (await self._record()).spec
-            word = self._found(await self._client.engine.resume_cron(self.id, spec.version, await self._first(spec)))
+            word = self._check(await self._client.engine.resume_cron(self.id, spec.version, await self._first(spec)))
             if word != "changed":
                 return word == "ok"
 
     async def run(self) -> Job[Any]:
-        """One of its jobs here and now, whatever its times, also while it is paused; it obeys `overlap`."""
+        """Make one of its jobs now, even while it is paused; `overlap` applies."""
         job_id = f"{self.id}@run-{secrets.token_hex(6)}"
         while True:
             record = await self._record()
-            word = self._found(await self._client.engine.run_cron(self.id, record.spec, job_id))
+            word = self._check(await self._client.engine.run_cron(self.id, record.spec, job_id))
             if word in {"made", "queued"}:
                 return any_job(self._client, job_id, created=word == "made")
             if word == "busy":
@@ -140,7 +140,7 @@ class Schedule:
                 raise PenstockError(f"schedule {self.id}: an unfinished job has the unique key of its jobs")
 
     async def status(self) -> ScheduleStatus:
-        """Where it stands; ScheduleNotFound if there is none of this id."""
+        """Its state and its ticks; ScheduleNotFound if there is none of this id."""
         return status_of(await self._record(), await self._client.views.now())
 
     async def _first(self, spec: ScheduleSpec) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class Schedule:
             raise _missing(self.id)
         return record
 
-    def _found(self, word: str) -> str:
+    def _check(self, word: str) -> str:
         if word == "missing":
             raise _missing(self.id)
         return word
@@ -187,7 +187,7 @@ def status_of(record: CronRecord, now: int) -> ScheduleStatus:
 
 
 def in_zone(at: datetime, tz: str) -> str:
-    """An instant as the clock on the wall of its zone shows it."""
+    """An instant in the local time of a zone."""
     local = at.astimezone(UTC if tz == "UTC" else rules.zone_of(tz))
     return f"{local:%a %d %b %Y %H:%M:%S %Z}"
 

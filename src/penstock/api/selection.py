@@ -1,4 +1,4 @@
-"""Jobs by filter: listed, counted, and steered together, page by page however many they are."""
+"""Jobs by filter: listed, counted, cancelled, retried, moved or discarded together, page by page."""
 
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import replace
@@ -15,17 +15,17 @@ from penstock.model.durations import Duration, milliseconds
 from penstock.model.header import STATES, State
 from penstock.model.options import queue_name, unknown
 
-Told = Callable[[int], None]  #: told how many have been seen to
-# Held before ready: what a lane shows while others are cancelled is met afterwards.
+Told = Callable[[int], None]  #: called with the number of jobs processed so far
+# Held before ready: a held job that becomes ready meanwhile is then still met.
 _ACTIVE: Final[tuple[State, ...]] = ("scheduled", "held", "ready", "running")
 _WAITING: Final[tuple[State, ...]] = ("scheduled", "held", "ready")
-_PASSES: Final = 3
-_TOGETHER: Final = 50  #: jobs in one call, so that others' calls need not wait long
-_FIRST: Final = 100  #: jobs that a selection gives as a list, if it is not said how many
+_MAX_PASSES: Final = 3
+_CALL_JOBS: Final = 50  #: jobs in one call, so that other clients' calls need not wait long
+_DEFAULT_LIMIT: Final = 100  #: jobs in the list that awaiting a selection gives
 
 
 class Choice(NamedTuple):
-    """Which jobs, as users say it; ages are ms in the present state."""
+    """Which jobs, as users choose them; ages are ms in the present state."""
 
     queue: str | None = None
     task: str | None = None
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
     batch: str | None = None
 
     def filter(self, now: int, state: str | None) -> Filter:
-        """As it is at this moment of the server's clock."""
+        """The filter at this time of the server's clock."""
         since = 0 if self.newer_than is None else now - self.newer_than
         until = 0 if self.older_than is None else now - self.older_than
         return Filter(self.queue, self.task, state, self.tag, self.error, self.group, since, until, self.batch)
@@ -56,7 +56,7 @@ def choose(
     newer_than: Duration | None = None,
     batch: str | None = None,
 ) -> Choice:
-    """A choice from what users write; a bad value is refused here."""
+    """A choice with every value checked."""
     if state is not None and state not in STATES:
         raise BadOption(unknown("state", str(state), STATES))
     older = None if older_than is None else milliseconds(older_than, "older_than")
@@ -65,7 +65,7 @@ def choose(
 
 
 class Selection:
-    """Jobs by filter: `async for` gives all, `await` a list of the first; or have all of them steered."""
+    """Jobs by filter: `async for` gives all, `await` a list of the first ones; its methods act on all of them."""
 
     def __init__(self, client: Callable[[], Client], choice: Choice, *, limit: int | None = None) -> None:
         self._client = client
@@ -73,28 +73,28 @@ class Selection:
         self._limit = limit
 
     def __await__(self) -> Generator[Any, None, list[JobStatus]]:
-        return self.first(self._limit or _FIRST).__await__()
+        return self.first(self._limit or _DEFAULT_LIMIT).__await__()
 
     def __aiter__(self) -> AsyncIterator[JobStatus]:
         return self._each()
 
-    async def first(self, number: int = _FIRST) -> list[JobStatus]:
-        """The first so many."""
-        found: list[JobStatus] = []
+    async def first(self, number: int = _DEFAULT_LIMIT) -> list[JobStatus]:
+        """The first jobs, at most `number`."""
+        jobs: list[JobStatus] = []
         async for job in self._each():
-            found.append(job)
-            if len(found) >= number:
+            jobs.append(job)
+            if len(jobs) >= number:
                 break
-        return found
+        return jobs
 
     async def page(self, cursor: str = "", most: int | None = None) -> tuple[list[JobStatus], str]:
-        """Those among a bounded number of jobs that fit, and where to go on; no cursor at the end."""
+        """The matches among a bounded number of jobs, and the cursor of the next page; empty at the end."""
         wanted = self._choice.filter(await self._client().views.now(), self._choice.state)
         page = await self._listing().page(wanted, cursor, newest=self._is_newest_first(), contents=True, most=most)
         return [_status(job) for job in page.jobs], page.cursor
 
     async def count(self, told: Told | None = None) -> int:
-        """How many there are."""
+        """How many jobs match."""
         number = 0
         async for _ in self._headers((self._choice.state,), newest=False):
             number += 1
@@ -103,53 +103,53 @@ class Selection:
         return number
 
     async def retry(self, told: Told | None = None) -> int:
-        """Run those that are dead (or, if that state was asked for, cancelled) again; how many."""
+        """Run the dead ones (or, with `state="cancelled"`, the cancelled ones) again; returns how many."""
         state = self._choice.state or "dead"
         if state not in {"dead", "cancelled"}:
             raise BadOption(f"state={state!r}: only dead and cancelled jobs can be run again")
-        return await self._steer((state,), self._client().engine.revive, {"ok"}, told, settled=True)
+        return await self._apply((state,), self._client().engine.revive, {"ok"}, told, settled=True)
 
     async def discard(self, told: Told | None = None) -> int:
-        """Forget those that have ended, but for their ids; how many."""
+        """Forget the finished ones, except for their ids; returns how many."""
         states = ("done", "dead", "cancelled") if self._choice.state is None else (self._choice.state,)
-        return await self._steer(states, self._client().engine.discard, {"ok"}, told, settled=True)
+        return await self._apply(states, self._client().engine.discard, {"ok"}, told, settled=True)
 
     async def cancel(self, reason: str = "cancelled", told: Told | None = None) -> int:
-        """Cancel those that wait, and ask those that run to stop; how many."""
+        """Cancel waiting ones and ask running ones to stop; returns how many."""
         states = _ACTIVE if self._choice.state is None else (self._choice.state,)
 
         def call(ids: Sequence[str]) -> ScriptCall[list[str]]:
             return self._client().engine.cancel(ids, reason)
 
-        return await self._steer(states, call, {"cancelled", "cancelling"}, told)
+        return await self._apply(states, call, {"cancelled", "cancelling"}, told)
 
     async def move(self, queue: str, told: Told | None = None) -> int:
-        """Have those that wait do so in another queue; how many."""
-        to = queue_name(queue)
+        """Move waiting ones to another queue; returns how many."""
+        target = queue_name(queue)
         states = _WAITING if self._choice.state is None else (self._choice.state,)
 
         def call(ids: Sequence[str]) -> ScriptCall[list[str]]:
-            return self._client().engine.transfer(ids, to)
+            return self._client().engine.transfer(ids, target)
 
-        return await self._steer(states, call, {"ok"}, told, leave_out=to)
+        return await self._apply(states, call, {"ok"}, told, leave_out=target)
 
-    async def _steer(
+    async def _apply(
         self,
         states: Sequence[str],
         call: Callable[[Sequence[str]], ScriptCall[list[str]]],
-        good: set[str],
+        accepted: set[str],
         told: Told | None,
         *,
         settled: bool = False,
         leave_out: str | None = None,
     ) -> int:
-        """Page by page, also what comes into the line meanwhile; never what was made after the beginning."""
+        """Call it page by page, also for jobs that come into these states meanwhile, but not for newer jobs."""
         start, done = await self._client().views.now(), 0
-        for _ in range(1 if settled else _PASSES):
+        for _ in range(1 if settled else _MAX_PASSES):
             before = done
             async for page in self._pages(states, start, settled=settled, leave_out=leave_out):
                 words = await call(page)
-                done += sum(word in good for word in words)
+                done += sum(word in accepted for word in words)
                 if told is not None:
                     told(done)
             if done == before or "running" in states:
@@ -165,7 +165,7 @@ class Selection:
             if known > start or job.header.queue == leave_out:
                 continue
             page.append(job.id)
-            if len(page) == _TOGETHER:
+            if len(page) == _CALL_JOBS:
                 yield page
                 page = []
         if page:

@@ -1,4 +1,4 @@
-"""A task: the function you wrote, and the ways to have it run elsewhere."""
+"""A task: a function of the app, and the ways to enqueue it."""
 
 import functools
 import hashlib
@@ -11,8 +11,9 @@ import msgspec
 
 from penstock.api.job import Job
 from penstock.client.client import Client
-from penstock.engine.answers import EnqueueAnswer, Watched, checked
+from penstock.engine.answers import EnqueueAnswer, Watched
 from penstock.engine.engine import NewJob
+from penstock.engine.transport.blocking import blocking
 from penstock.errors import BadOption
 from penstock.model.backoff import pack
 from penstock.model.codec import Envelope, Signature, check_size, encode, only_arguments
@@ -23,7 +24,7 @@ from penstock.model.options import Options, TaskOptions, free_text, job_id, modu
 if TYPE_CHECKING:
     from typing import Unpack
 
-_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _IN_PAYLOAD = frozenset({"timeout", "backoff", "retry_on", "give_up_on", "redact"})  #: options that workers need
 
@@ -32,16 +33,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-_ENQUEUE = ": send a job with await task.enqueue(…), or task.enqueue_sync(…) from blocking code"
-_OPTIONS = ": send a job with task.using(delay=…).enqueue(…), or .enqueue_sync(…) from blocking code"
-#: how other libraries spell it
-_OTHERS_SEND = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUEUE) | dict.fromkeys(
-    ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at"), _OPTIONS
+_ENQUEUE_HINT = ": send a job with await task.enqueue(…), or task.enqueue_sync(…) from blocking code"
+_OPTIONS_HINT = ": send a job with task.using(delay=…).enqueue(…), or .enqueue_sync(…) from blocking code"
+#: what other libraries call it → the hint for it
+_NAMES_ELSEWHERE = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUEUE_HINT) | dict.fromkeys(
+    ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at"), _OPTIONS_HINT
 )
 
 
 class Call(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
-    """A job that has not been sent yet."""
+    """A job that is not sent yet."""
 
     task: "Task[..., R, Any]"
     options: TaskOptions
@@ -76,10 +77,11 @@ class Task(Generic[P, R, T]):
         self._limit = limit
         self._changed = changed
         self._head: Header | None = None
-        #: do its calls differ in their arguments only, and is there nothing but these in a payload?
+        #: whether its calls differ only in id and payload
         self._is_plain = not (options.unique or options.id or options.lock or options.lane)
+        #: whether its payloads have nothing but arguments
         self._is_bare = not options.tags and changed.isdisjoint(_IN_PAYLOAD)
-        self.program: Any = base.program if base else None  #: what the app wraps around its runs
+        self.program: Any = base.program if base else None  #: the app's middlewares and lifespan
         if base is None:
             self._check_templates()
 
@@ -87,13 +89,13 @@ class Task(Generic[P, R, T]):
         return f"<Task {self.name}>"
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in _OTHERS_SEND]
+        return [name for name in super().__dir__() if name not in _NAMES_ELSEWHERE]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.function(*args, **kwargs)
 
     def using(self, **options: "Unpack[Options]") -> "Task[P, R, T]":
-        """The same task with other options; they never mix with its arguments."""
+        """The same task with other options, which never mix with its arguments."""
         return Task(
             self.function,
             self.name,
@@ -110,7 +112,7 @@ class Task(Generic[P, R, T]):
         return self._changed
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A job to be sent later, alone or with others; its arguments are checked here."""
+        """A job to send later, alone or with others; its arguments are checked here."""
         packed = self.signature.pack(args, kwargs)
         options, header = self.options, self._head or self._header()
         payload = only_arguments(packed) if self._is_bare else self._wrapped(packed)
@@ -133,8 +135,9 @@ class Task(Generic[P, R, T]):
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The same from blocking code, also after a fork."""
+        # By hand: the coroutines of `blocking(enqueue)` would cost a tenth more CPU.
         call, client = self.call(*args, **kwargs), self._client()
-        return self.placed(checked(client.engine.enqueue([call.job]).sync()[0], call.job.header.queue), client)
+        return self.placed(client.producer.enqueue_sync(call.job), client)
 
     async def get_job(self, job_id: str) -> Job[R]:
         """A handle on an earlier job of this task; JobNotFound if nothing is known of it."""
@@ -142,36 +145,31 @@ class Task(Generic[P, R, T]):
         await job.status()
         return job
 
-    def get_job_sync(self, job_id: str) -> Job[R]:
-        job = self.job(job_id)
-        job.status_sync()
-        return job
+    get_job_sync = blocking(get_job)
 
-    def job(self, found: str, *, watched: Watched | None = None) -> Job[R]:
-        return Job(self._client(), found, self._decode, False, self.options.redact, watched)  # noqa: FBT003 - in C, by place
+    def job(self, job_id: str, *, watched: Watched | None = None) -> Job[R]:
+        return Job(self._client(), job_id, self._decode, False, self.options.redact, watched)  # noqa: FBT003 - in C, by place
 
-    def placed(self, placed: EnqueueAnswer, client: Client) -> Job[R]:
-        """The handle on what became of a call."""
-        return Job(client, placed.id, self._decode, placed.word == "created", self.options.redact)
+    def placed(self, answer: EnqueueAnswer, client: Client) -> Job[R]:
+        """A handle on the job that a call made or found."""
+        return Job(client, answer.id, self._decode, answer.word == "created", self.options.redact)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
-        """A payload that gives this parameter the status of a batch, as what comes before it and what follows."""
+        """A payload that gives this parameter the status of a batch: the bytes before the status and those after."""
         gap = encode(secrets.token_bytes(16))
         before, _, after = self._wrapped(b"\x81" + encode(parameter) + gap, parameter).partition(gap)
         return before, after
 
     async def pause(self) -> None:
-        """Have none of its jobs started, in any queue, until it is resumed; those that run go on."""
+        """Start none of its jobs, in any queue, until `resume`; running ones continue."""
         await self._client().engine.tune(f"task:{self.name}", paused=True)
 
-    def pause_sync(self) -> None:
-        self._client().engine.tune(f"task:{self.name}", paused=True).sync()
+    pause_sync = blocking(pause)
 
     async def resume(self) -> None:
         await self._client().engine.tune(f"task:{self.name}", paused=False)
 
-    def resume_sync(self) -> None:
-        self._client().engine.tune(f"task:{self.name}", paused=False).sync()
+    resume_sync = blocking(resume)
 
     def _header(self) -> Header:
         """What all jobs with these options have in common."""
@@ -190,7 +188,7 @@ class Task(Generic[P, R, T]):
         return self._head
 
     def _wrapped(self, packed: bytes, status: str = "") -> bytes:
-        """A payload: arguments, and of the options that workers need those that are not the task's own."""
+        """A payload: the arguments, and the options for workers in which this call differs from its task."""
         options, changed = self.options, self._changed
         return encode(
             Envelope(
@@ -223,7 +221,7 @@ class Task(Generic[P, R, T]):
         return list(dict.fromkeys(locks)) + lanes
 
     def _fill(self, template: str, bound: dict[str, Any], what: str = "unique") -> str:
-        """A template with this call's arguments; parameters that were left out have their defaults."""
+        """Fill a template with this call's arguments, and with the defaults of others."""
         defaults = {p.name: p.default for p in self.signature.parameters.values()}
         try:
             return template.format_map(defaults | bound)
@@ -231,22 +229,22 @@ class Task(Generic[P, R, T]):
             raise BadOption(f"{self.name}: {what}={template!r} cannot be filled in: {error}") from None
 
     def _check_templates(self) -> None:
-        plain = {name for name, one in self.signature.parameters.items() if one.kind not in _MANY}
-        templates = [("lock", name) for name in self.options.lock] + [("lane", one.name) for one in self.options.lane]
+        plain = {name for name, parameter in self.signature.parameters.items() if parameter.kind not in _VARIADIC}
+        templates = [("lock", name) for name in self.options.lock] + [("lane", lane.name) for lane in self.options.lane]
         if isinstance(self.options.unique, str):
             templates.append(("unique", self.options.unique))
         for what, template in templates:
-            if strange := template_fields(template) - plain:
+            if unknown := template_fields(template) - plain:
                 names = ", ".join(sorted(plain)) or "none"
-                raise BadOption(f"{self.name}: {what}={template!r} names {strange}; its parameters are {names}")
+                raise BadOption(f"{self.name}: {what}={template!r} names {unknown}; its parameters are {names}")
         if self.options.id:
             job_id(self.options.id)
 
 
-class _Elsewhere:
-    """What other libraries have: who asks for it is told how it is spelt here.
+class _NameElsewhere:
+    """An attribute that tasks of other libraries have: its error says what it is called here.
 
-    A `__getattr__` of tasks would do the same, and have every attribute of theirs found in twice the time.
+    A `__getattr__` of tasks would do the same, but make every attribute of theirs take twice the time.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -257,8 +255,8 @@ class _Elsewhere:
         raise AttributeError(f"a Task has no attribute {self._name!r}{self._hint}", name=self._name, obj=task)
 
 
-for _name, _hint in _OTHERS_SEND.items():
-    setattr(Task, _name, _Elsewhere(_name, _hint))
+for _name, _hint in _NAMES_ELSEWHERE.items():
+    setattr(Task, _name, _NameElsewhere(_name, _hint))
 
 
 def name_of(function: Callable[..., Any]) -> str:

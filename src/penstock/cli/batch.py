@@ -7,7 +7,7 @@ from dataclasses import fields
 import click
 
 from penstock.api.batch import Batch
-from penstock.api.map import shown
+from penstock.api.map import show_progress
 from penstock.cli.exit_codes import Exit, Failure
 from penstock.cli.help import Group, examples
 from penstock.cli.options import duration, targeted
@@ -70,7 +70,7 @@ def watch(target: Target, printer: Printer, batch_id: str, *, timeout: float | N
     async def work(client: Client) -> BatchStatus:
         found = _batch(client, batch_id)
         await found.status()
-        async with asyncio.timeout(timeout), shown(found, sys.stderr):
+        async with asyncio.timeout(timeout), show_progress(found, sys.stderr):
             return await found.wait()
 
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.api.job import JobStatus, any_job, discarded, moment, revived
+from penstock.api.job import JobStatus, any_job, check_discarded, check_revived, moment
 from penstock.api.retry_edit import retry_edited
 from penstock.api.selection import Choice, Selection, choose
 from penstock.app import Penstock
@@ -235,9 +235,9 @@ async def _act(client: Client, row: Row, word: str) -> int:
         group = Selection(lambda: client, choose(group=row["what"], state="dead"))
         return await (group.retry() if word == "retried" else group.discard())
     if word == "retried":
-        revived((await client.engine.revive([row["what"]]))[0], row["what"])
+        check_revived((await client.engine.revive([row["what"]]))[0], row["what"])
         return 1
-    discarded((await client.engine.discard([row["what"]]))[0], row["what"])
+    check_discarded((await client.engine.discard([row["what"]]))[0], row["what"])
     return 1
 
 

@@ -1,6 +1,7 @@
-"""Waiting for jobs to end: told by the server, never polling, across reconnects."""
+"""Waits for jobs to end: the server sends messages, nothing polls, and reconnects lose none."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,116 +10,145 @@ from typing import Any
 from penstock.engine.answers import Watched
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.keys import EVERYBODY, SEPARATOR
-from penstock.engine.transport.subscriber import Subscriber
+from penstock.engine.transport.blocking import is_blocking, running_on_loop
+from penstock.engine.transport.subscriber import BlockingSubscriber, Subscriber
 from penstock.errors import PenstockError, may_pass
 from penstock.model.header import FINISHED
 
 
 class Waiter:
-    """Everyone who waits for a job on any event loop of this process."""
+    """Waits for jobs and batches on any event loop of this process, and for jobs in blocking code."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._desks: dict[asyncio.AbstractEventLoop, _LoopWaiter] = {}
+        self._loop_waiters: dict[asyncio.AbstractEventLoop, _LoopWaiter] = {}
+        self._token = secrets.token_hex(6)
 
-    async def wait(self, job_id: str) -> Watched:
-        """How the job ended, or `missing`."""
-        return await self._desk().wait(job_id)
+    async def wait(self, job_id: str, timeout: float | None = None) -> Watched:
+        """How the job ended, or `missing`; TimeoutError if it has not ended within so many seconds."""
+        try:
+            if is_blocking():
+                return self._wait_blocking(job_id, timeout)
+            async with asyncio.timeout(timeout):
+                return await self._loop_waiter().wait(job_id)
+        except TimeoutError:
+            raise TimeoutError(f"job {job_id} has not ended within {timeout} s") from None
 
-    def _desk(self) -> "_LoopWaiter":
+    def _wait_blocking(self, job_id: str, timeout: float | None) -> Watched:
+        if running_on_loop():
+            raise PenstockError("result_sync() would block the event loop that may have to run the job: await result()")
+        # All blocking waits of this process share one name: after a message each of them checks its own job.
+        client = f"c-{self._token}-{os.getpid()}"
+
+        def check() -> Watched | None:
+            (watched,) = self._engine.watch(client, [job_id]).sync()
+            return watched if _has_ended(watched) else None
+
+        return BlockingSubscriber(self._engine.script_client, _channels(self._engine, client)).wait_until(
+            check, timeout
+        )
+
+    def _loop_waiter(self) -> "_LoopWaiter":
         loop = asyncio.get_running_loop()
-        desk = self._desks.get(loop)
-        if desk is None:
-            for ended in [one for one in list(self._desks) if one.is_closed()]:  # copied at once: threads add theirs
-                self._desks.pop(ended, None)
-            desk = self._desks[loop] = _LoopWaiter(self._engine, loop)
-        return desk
+        waiter = self._loop_waiters.get(loop)
+        if waiter is None:
+            for known in list(self._loop_waiters):  # a copy: other threads add theirs
+                if known.is_closed():
+                    self._loop_waiters.pop(known, None)
+            waiter = self._loop_waiters[loop] = _LoopWaiter(self._engine, loop)
+        return waiter
 
     @asynccontextmanager
-    async def news(self, key: str) -> AsyncIterator["Signal"]:
-        """Hear whenever something is said about a key, and after every reconnect."""
-        desk = self._desk()
-        with desk.hearing(key) as news:
-            await desk.listening(news)
-            yield news
+    async def signal(self, key: str) -> AsyncIterator["Signal"]:
+        """A signal that is set by every message about a key, and after every reconnect."""
+        waiter = self._loop_waiter()
+        with waiter.signal(key) as signal:
+            await waiter.subscribed(signal)
+            yield signal
 
     async def aclose(self) -> None:
         """Stop listening on this loop; who still waits gets an error."""
-        desk = self._desks.pop(asyncio.get_running_loop(), None)
-        if desk is not None:
-            await desk.aclose()
+        waiter = self._loop_waiters.pop(asyncio.get_running_loop(), None)
+        if waiter is not None:
+            await waiter.aclose()
 
 
-def _own(error: PenstockError) -> PenstockError:
+def _channels(engine: Engine, client: str) -> list[str]:
+    return [engine.keys.mailbox(name) for name in (client, EVERYBODY)]
+
+
+def _has_ended(watched: Watched) -> bool:
+    return watched.state in FINISHED or watched.state == "missing"
+
+
+def _copy(error: PenstockError) -> PenstockError:
     """One for each who waits: who raises it adds its traceback."""
     return type(error)(*error.args)
 
 
 class Signal:
-    """Something may have happened: whoever waits looks, and waits again."""
+    """Set when something may have happened: whoever waits checks, and waits again."""
 
     def __init__(self, client: str) -> None:
-        self.client = client  #: whose mailbox is to be told
-        self._told = asyncio.Event()
+        self.client = client  #: the name under which the server sends messages here
+        self._event = asyncio.Event()
         self._error: PenstockError | None = None
 
-    def tell(self, error: PenstockError | None = None) -> None:
+    def set(self, error: PenstockError | None = None) -> None:
         self._error = error or self._error
-        self._told.set()
+        self._event.set()
 
     async def wait(self) -> None:
-        """Until it is told, or has been since the last time."""
-        await self._told.wait()
-        self._told.clear()
+        """Until it is set, or has been since the last time."""
+        await self._event.wait()
+        self._event.clear()
         if self._error is not None:
-            raise _own(self._error)
+            raise _copy(self._error)
 
 
 class _LoopWaiter:
-    """The waiting of one event loop: one mailbox, however many wait."""
+    """All waiting on one event loop: one subscription, however many wait."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._name = "c-" + secrets.token_hex(8)
+        self._client = "c-" + secrets.token_hex(8)
         self._waiting: dict[str, set[asyncio.Future[Watched]]] = {}
-        self._asking: set[str] = set()
-        self._news: dict[str, set[Signal]] = {}
-        self._scheduled = False
+        self._to_watch: set[str] = set()  #: ids that the next call of `watch` takes
+        self._signals: dict[str, set[Signal]] = {}
+        self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._mailbox: Subscriber | None = None
+        self._subscriber: Subscriber | None = None
 
     async def wait(self, job_id: str) -> Watched:
         answer: asyncio.Future[Watched] = self._loop.create_future()
         self._waiting.setdefault(job_id, set()).add(answer)
         try:
-            self._listen()
-            if self._mailbox is not None and self._mailbox.open.is_set():
-                self._ask(job_id)
+            if self._subscribe().open.is_set():
+                self._watch_soon(job_id)
             return await answer
         finally:
             self._forget(job_id, answer)
 
     @contextmanager
-    def hearing(self, key: str) -> Iterator[Signal]:
-        news = Signal(self._name)
-        self._news.setdefault(key, set()).add(news)
+    def signal(self, key: str) -> Iterator[Signal]:
+        signal = Signal(self._client)
+        self._signals.setdefault(key, set()).add(signal)
         try:
-            yield news
+            yield signal
         finally:
-            self._news[key].discard(news)
-            if not self._news[key]:
-                del self._news[key]
+            self._signals[key].discard(signal)
+            if not self._signals[key]:
+                del self._signals[key]
 
-    async def listening(self, news: Signal) -> None:
-        """Until letters arrive here: whenever the mailbox is opened, all who want news are told."""
-        self._listen()
-        assert self._mailbox is not None
-        while not self._mailbox.open.is_set():
-            await news.wait()
+    async def subscribed(self, signal: Signal) -> None:
+        """Until messages arrive here: every signal is set when the subscription opens."""
+        subscriber = self._subscribe()
+        while not subscriber.open.is_set():
+            await signal.wait()
 
     async def aclose(self) -> None:
-        self._tell_all(PenstockError("the app was closed while a batch was awaited"))
+        self._set_all(PenstockError("the app was closed while a batch was awaited"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -133,65 +163,70 @@ class _LoopWaiter:
         if not answers:
             self._waiting.pop(job_id, None)
 
-    def _listen(self) -> None:
-        if self._mailbox is None:
-            channels = [self._engine.keys.mailbox(name) for name in (self._name, EVERYBODY)]
-            self._mailbox = Subscriber(
-                self._engine.script_client, channels, letter=self._told, opened=self._look_again, failed=self._give_up
+    def _subscribe(self) -> Subscriber:
+        if self._subscriber is None:
+            self._subscriber = Subscriber(
+                self._engine.script_client,
+                _channels(self._engine, self._client),
+                letter=self._received,
+                opened=self._check_all,
+                failed=self._give_up,
             )
-            self._spawn(self._mailbox.run())
+            self._spawn(self._subscriber.run())
+        return self._subscriber
 
-    def _told(self, _channel: str, text: bytes) -> None:
-        for job_id in text.decode().split(SEPARATOR)[1:]:
-            if job_id in self._news:
-                for news in self._news[job_id]:
-                    news.tell()
+    def _received(self, _channel: str, text: bytes) -> None:
+        for key in text.decode().split(SEPARATOR)[1:]:
+            if key in self._signals:
+                for signal in self._signals[key]:
+                    signal.set()
             else:
-                self._ask(job_id)
+                self._watch_soon(key)
 
-    async def _look_again(self) -> None:
-        self._ask_all(self._waiting)
-        self._loop.call_soon(self._tell_all)  # when the mailbox says that it is open
+    async def _check_all(self) -> None:
+        """After a connect: messages may have been lost before it."""
+        self._watch_all_soon(self._waiting)
+        self._loop.call_soon(self._set_all)  # after the subscriber has said that it is open
 
     def _give_up(self, error: PenstockError) -> None:
-        """Waiting cannot heal it: who waits is told."""
+        """Fail all who wait: this error does not pass by itself."""
         self._fail(list(self._waiting), error)
-        self._tell_all(error)
+        self._set_all(error)
 
-    def _tell_all(self, error: PenstockError | None = None) -> None:
-        for news in [one for several in self._news.values() for one in several]:
-            news.tell(error)
+    def _set_all(self, error: PenstockError | None = None) -> None:
+        for signal in [signal for signals in self._signals.values() for signal in signals]:
+            signal.set(error)
 
-    def _ask_all(self, ids: Iterable[str]) -> None:
+    def _watch_all_soon(self, ids: Iterable[str]) -> None:
         for job_id in ids:
-            self._ask(job_id)
+            self._watch_soon(job_id)
 
-    def _ask(self, job_id: str) -> None:
-        """At the end of the tick, together with all others."""
-        self._asking.add(job_id)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._send)
+    def _watch_soon(self, job_id: str) -> None:
+        """At the end of this turn of the loop, together with all others."""
+        self._to_watch.add(job_id)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._watch_pages)
 
-    def _send(self) -> None:
-        self._scheduled = False
-        asked = [job_id for job_id in self._asking if job_id in self._waiting]
-        self._asking.clear()
-        for start in range(0, len(asked), PAGE):
-            self._spawn(self._watch(asked[start : start + PAGE]))
+    def _watch_pages(self) -> None:
+        self._is_scheduled = False
+        ids = [job_id for job_id in self._to_watch if job_id in self._waiting]
+        self._to_watch.clear()
+        for start in range(0, len(ids), PAGE):
+            self._spawn(self._watch(ids[start : start + PAGE]))
 
     async def _watch(self, ids: list[str]) -> None:
         try:
-            found = await self._engine.watch(self._name, ids)
-        except Exception as error:  # noqa: BLE001  (who waits must hear of it, whatever it is)
+            answers = await self._engine.watch(self._client, ids)
+        except Exception as error:  # noqa: BLE001  (who waits must get it, whatever it is)
             if isinstance(error, PenstockError) and may_pass(error):
-                # The mailbox has lost its connection, too, and looks again when it is back; if it has not, in a second.
-                self._loop.call_later(1.0, self._ask_all, ids)
+                # The subscription has lost its connection, too, and checks when it is back; else this does in a second.
+                self._loop.call_later(1.0, self._watch_all_soon, ids)
             else:
                 self._fail(ids, error)
             return
-        for job_id, watched in zip(ids, found, strict=True):
-            if watched.state in FINISHED or watched.state == "missing":
+        for job_id, watched in zip(ids, answers, strict=True):
+            if _has_ended(watched):
                 for answer in self._waiting.pop(job_id, set()):
                     if not answer.done():
                         answer.set_result(watched)
@@ -200,8 +235,8 @@ class _LoopWaiter:
         for job_id in ids:
             for answer in self._waiting.pop(job_id, set()):
                 if not answer.done():
-                    unread = PenstockError(f"what is stored of job {job_id} cannot be read: {error}")
-                    answer.set_exception(_own(error) if isinstance(error, PenstockError) else unread)
+                    unreadable = PenstockError(f"what is stored of job {job_id} cannot be read: {error}")
+                    answer.set_exception(_copy(error) if isinstance(error, PenstockError) else unreadable)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

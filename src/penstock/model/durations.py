@@ -15,24 +15,24 @@ Duration = int | float | timedelta | str
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z")
-LONG_AGO: Final = 10**12  #: in 2001; what is due before is due now, and numbers below are delays to the engine
-LONGEST: Final = 3_650 * 86_400_000  #: ten years
+EARLIEST_INSTANT: Final = 10**12  #: in 2001; an earlier time is due now, and the engine reads smaller numbers as delays
+MAX_DURATION: Final = 3_650 * 86_400_000  #: ten years
 
 
 def milliseconds(value: Duration, what: str = "duration") -> int:
-    """A duration in whole milliseconds; anything else, or beyond ten years, is refused with what is valid."""
-    found = _parse(value)
-    if found is None or math.isnan(found):
+    """A duration in whole milliseconds; BadOption for anything else, or for more than ten years."""
+    length = _parse(value)
+    if length is None or math.isnan(length):
         raise BadOption(f'{what}={value!r}: use seconds, a timedelta, or a text like "250ms", "30s", "10m", "2h", "3d"')
-    if found < 0:
+    if length < 0:
         raise BadOption(f"{what}={value!r}: a time cannot be negative")
-    if found > LONGEST:
+    if length > MAX_DURATION:
         raise BadOption(f"{what}={value!r}: more than ten years")
-    return round(found)
+    return round(length)
 
 
-def patience(value: Duration | None) -> float | None:
-    """A time-out in seconds; None is to wait for ever, and nothing or less not to wait at all."""
+def timeout_seconds(value: Duration | None) -> float | None:
+    """A time-out in seconds; None waits without end, 0 or less does not wait at all."""
     if value is None or value == math.inf:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -48,22 +48,22 @@ def _parse(value: object) -> float | None:
             return value * 1_000
         case timedelta():
             return value / timedelta(milliseconds=1)
-        case str() if found := _TEXT.match(value.strip()):
-            return float(found[1]) * _UNITS[found[2]]
+        case str() if match := _TEXT.match(value.strip()):
+            return float(match[1]) * _UNITS[match[2]]
         case _:
             return None
 
 
 def instant(value: datetime, what: str = "at") -> int:
-    """An aware datetime in milliseconds since 1970; a naive one is refused, for it means another time elsewhere."""
+    """An aware datetime in milliseconds since 1970; a naive one is refused, as it means another time elsewhere."""
     if not isinstance(value, datetime):
         raise BadOption(f"{what}={value!r}: use an aware datetime, such as datetime.now(UTC) + timedelta(hours=1)")
     if value.tzinfo is None or value.utcoffset() is None:
         raise BadOption(f"{what}={value!r} has no time zone: add tzinfo=UTC or another zone")
-    found = round(value.timestamp() * 1_000)
-    if found > time.time() * 1_000 + LONGEST:
+    timestamp = round(value.timestamp() * 1_000)
+    if timestamp > time.time() * 1_000 + MAX_DURATION:
         raise BadOption(f"{what}={value!r}: more than ten years from now")
-    return max(found, LONG_AGO)
+    return max(timestamp, EARLIEST_INSTANT)
 
 
 def show(milliseconds: int) -> str:

@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.api.context import JobContext, context_or_none, enter, leave, running_on_loop
+from penstock.api.context import JobContext, context_or_none, enter, leave
 from penstock.api.program import Program
 from penstock.api.task import Task
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import Engine
+from penstock.engine.transport.blocking import running_on_loop
 from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockError
 from penstock.model.codec import encode_result, open_envelope

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, cast
 
-from penstock.api.context import running_on_loop
 from penstock.api.task import Call, Task
 from penstock.app import Penstock
 from penstock.client.client import Client
@@ -14,6 +13,7 @@ from penstock.client.producer import Producer
 from penstock.engine.answers import EnqueueAnswer
 from penstock.engine.engine import Engine, NewJob
 from penstock.engine.record.record import read_header, read_payload
+from penstock.engine.transport.blocking import is_blocking, running_on_loop
 from penstock.engine.transport.script_client import ScriptCall as EngineCall
 from penstock.errors import PenstockError
 from penstock.model.durations import Duration, milliseconds
@@ -254,7 +254,7 @@ class Sandbox:
             self._inline.run_sync()
 
     async def run_inline(self) -> None:
-        if self._inline is not None:
+        if self._inline is not None and not is_blocking():  # for blocking code, `after_sync` has done it
             await self._inline.run()
 
     def _moved(self) -> None:
@@ -281,8 +281,13 @@ class _Sender:
         await self._sandbox.run_inline()
         return placed
 
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[EnqueueAnswer]]:
-        async for page in self._producer.enqueue_many(jobs):
+    def enqueue_sync(self, job: NewJob) -> EnqueueAnswer:
+        return self._producer.enqueue_sync(job)
+
+    async def enqueue_many(
+        self, jobs: Iterable[NewJob] | AsyncIterable[NewJob], *, raises: bool = True
+    ) -> AsyncIterator[list[EnqueueAnswer]]:
+        async for page in self._producer.enqueue_many(jobs, raises=raises):
             yield page
         await self._sandbox.run_inline()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from penstock.api.context import JOB_LOGGER, PACE, JobContext, context_or_none
+from penstock.api.context import JOB_LOGGER, PROGRESS_INTERVAL, JobContext, context_or_none
 from penstock.engine.engine import Engine
 from penstock.model.codec import storable
 
@@ -52,7 +52,7 @@ class JobLog:
             self._dirty[context] = None
             scheduled, self._scheduled = self._scheduled, True
         if not scheduled:
-            self._soon(lambda: self._loop.call_later(PACE, self._start))
+            self._soon(lambda: self._loop.call_later(PROGRESS_INTERVAL, self._start))
 
     def remind(self, context: JobContext, delay: float) -> None:
         """Have it say its progress after a while."""

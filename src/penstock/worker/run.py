@@ -124,7 +124,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
             return judge(lease, error, policy_of(task, envelope))
         finally:
-            if running.context.unsaid:
+            if running.context.unsent:
                 await running.context.flush()
 
     async def _call(

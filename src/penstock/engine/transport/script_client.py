@@ -4,6 +4,7 @@ Every script is idempotent, so whatever may or may not have been executed is sim
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ from redis import exceptions as redis_errors
 
 from penstock.engine.keys import Keys
 from penstock.engine.scripts import Script, load
+from penstock.engine.transport.blocking import is_blocking
 from penstock.engine.transport.retry_policy import (
     SHORTEST_PAUSE,
     Deadline,
@@ -24,6 +26,7 @@ from penstock.engine.transport.retry_policy import (
 )
 from penstock.engine.transport.roundtrip import Argument, packed, roundtrip, roundtrip_sync, words
 from penstock.errors import PenstockError, Unavailable
+from penstock.server.connection import SLOW
 from penstock.server.endpoint import Endpoint
 
 T = TypeVar("T")
@@ -110,7 +113,10 @@ class ScriptClient:
         """Send one call, again if need be, and decode its answer."""
         (answer,) = await self.together(call, after=after, within=call.seconds)
         if self.spy is not None:
-            await self.spy.after(call.script.name)
+            if is_blocking():
+                self.spy.after_sync(call.script.name)
+            else:
+                await self.spy.after(call.script.name)
         return call.read(answer)
 
     async def together(
@@ -120,8 +126,10 @@ class ScriptClient:
 
         `after`: a task that has called this for what must come before these. They follow it at once, on the same
         connection; if either is in trouble they wait until it is over for that one.
-        `within`: seconds for the answers, if not as many as for every call.
+        `within`: seconds for the answers, if not as many as for every call. Blocking code sends one after the other.
         """
+        if is_blocking():
+            return [self._raw_answer_sync(call, within) for call in calls]
         deadline = Deadline(self.deadline if within is None else within)
         sent = calls if len(calls) == 1 else _unconditional(calls)
         answers = None if after in self._troubled else await self._at_once(sent, deadline.seconds)
@@ -133,9 +141,9 @@ class ScriptClient:
                 self.spy.saw(call, answer)
         return answers
 
-    def is_troubled(self, task: "asyncio.Future[Any]") -> bool:
-        """Whether this task has called something that was not simply answered, and is not yet."""
-        return task in self._troubled
+    def is_troubled(self, task: "asyncio.Future[Any]", begun: float) -> bool:
+        """Whether this task's call, which began at this time of its loop, is late or is being sent again."""
+        return task in self._troubled or task.get_loop().time() - begun >= SLOW
 
     async def _again(
         self,
@@ -178,6 +186,8 @@ class ScriptClient:
 
     async def ask(self, question: Callable[[Any], Awaitable[T]], deadline: Deadline | None = None) -> T:
         """Put a question to the server, again if need be, until the deadline; it must be safe to repeat."""
+        if is_blocking():
+            return self._asked_blocking(question, deadline)
         deadline = deadline or Deadline(self.deadline)
         trouble = RetryPolicy(deadline, self.endpoint, self._pause)
         try:
@@ -201,15 +211,20 @@ class ScriptClient:
 
     def run_sync(self, call: ScriptCall[T]) -> T:
         """Send one call from blocking code."""
-        deadline = Deadline(self.deadline if call.seconds is None else call.seconds)
+        answer = self._raw_answer_sync(call, call.seconds)
+        if self.spy is not None:
+            self.spy.after_sync(call.script.name)
+        return call.read(answer)
+
+    def _raw_answer_sync(self, call: ScriptCall[Any], within: float | None) -> Any:
+        deadline = Deadline(self.deadline if within is None else within)
         answer = self._answer_sync(call, deadline)
         if call.is_refused(answer):
             (again,) = _unconditional([call])
             answer = self._answer_sync(again, deadline)
         if self.spy is not None:
             self.spy.saw(call, answer)
-            self.spy.after_sync(call.script.name)
-        return call.read(answer)
+        return answer
 
     def _answer_sync(self, call: ScriptCall[Any], deadline: Deadline) -> Any:
         answers = self._at_once_sync(call, deadline)
@@ -247,6 +262,15 @@ class ScriptClient:
             else:
                 self._pause = SHORTEST_PAUSE
                 return answer
+
+    def _asked_blocking(self, question: Callable[[Any], Awaitable[T]], deadline: Deadline | None) -> T:
+        """A question for a loop's client, put to the blocking one: the same methods give the answer itself."""
+        answer: Any = self.ask_sync(question, deadline)
+        if inspect.iscoroutine(answer):
+            answer.close()
+            raise PenstockError("this question takes several steps of an event loop: ask it in async code")
+        found: T = answer
+        return found
 
     async def _send(self, client: Any, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         answers = await roundtrip(client, [self._short(call) for call in calls])

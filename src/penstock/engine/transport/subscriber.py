@@ -5,8 +5,9 @@ look again for what it might have missed.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.retry_policy import lasting
@@ -15,9 +16,12 @@ from penstock.engine.transport.script_client import ScriptClient
 from penstock.errors import PenstockError
 from penstock.server.connection import Connection
 
+T = TypeVar("T")
+
 QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
 QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway
 ANSWER: Final = 2.0  #: seconds that the answer may take
+_BLOCKING_PAUSE: Final = 0.1  #: seconds before blocking code connects again
 _SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
 
 
@@ -119,3 +123,54 @@ class _Letters(Connection):
         self._news.clear()
         if self._error is not None:
             raise self._error
+
+
+class BlockingSubscriber:
+    """Listens on some channels of one namespace from blocking code, on a connection of its own."""
+
+    def __init__(self, script_client: ScriptClient, channels: Sequence[str]) -> None:
+        self._endpoint = script_client.endpoint
+        self._channels = channels
+
+    def wait_until(self, check: Callable[[], T | None], timeout: float | None) -> T:
+        """Call `check` after every connect and every message until it gives an answer; TimeoutError if none comes."""
+        due = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return self._listen(check, due)
+            except (redis_errors.RedisError, OSError, PenstockError) as error:
+                if (hopeless := lasting(error, self._endpoint)) is not None:
+                    raise hopeless from None
+                self._endpoint.forget_sync()
+                if due is not None and time.monotonic() > due:
+                    raise TimeoutError from None
+                time.sleep(_BLOCKING_PAUSE)
+
+    def _listen(self, check: Callable[[], T | None], due: float | None) -> T:
+        client: Any = self._endpoint.client_sync(None if due is None else max(due - time.monotonic(), 0))
+        subscription = client.pubsub()
+        try:
+            subscription.ssubscribe(*self._channels)
+            while (answer := check()) is None:
+                _wait_for_message(subscription, due)
+            return answer
+        finally:
+            subscription.close()
+
+
+def _wait_for_message(subscription: Any, due: float | None) -> None:
+    """Block until a message comes; after some quiet seconds a ping must be answered."""
+    is_pinged = False
+    while True:
+        quiet = ANSWER if is_pinged else QUIET
+        timeout = quiet if due is None else min(quiet, due - time.monotonic())
+        if timeout <= 0:
+            raise TimeoutError
+        message = subscription.get_message(timeout=timeout)
+        if message is not None and message["type"] == "smessage":
+            return
+        if message is None and is_pinged and timeout == quiet:
+            raise redis_errors.TimeoutError("the connection on which a message is awaited does not answer")
+        if message is None:
+            subscription.ping()
+        is_pinged = message is None

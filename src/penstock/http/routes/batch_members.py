@@ -30,7 +30,7 @@ async def finished(ask: RequestContext) -> Response:
     """With their results. There is a `next` until the batch has ended and all of them were told."""
     query: FinishedQuery = ask.query
     after = _opened(query.cursor)
-    async with ask.program.client().waiter.news(f"{{more}}{ask.path['id']}") as news:
+    async with ask.program.client().waiter.signal(f"{{more}}{ask.path['id']}") as news:
         page = await _look(ask, news, after)
         if query.wait and not page.last and not _is_over(page):
             await patiently(ask.request, _more(ask, news, after), query.wait)

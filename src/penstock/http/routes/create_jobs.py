@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from penstock.api.batch_options import refusal as batch_refusal
 from penstock.api.program import Program
-from penstock.client.producer import pages_sync
 from penstock.engine.answers import EnqueueAnswer as Stored
 from penstock.engine.answers import checked
 from penstock.engine.engine import NewJob
@@ -73,9 +72,9 @@ async def _store_many(ask: RequestContext, frame: Frame) -> Response:
 
 
 async def _send(program: Program, jobs: list[NewJob]) -> list[Stored]:
-    """Page after page, so that they stay in their order; one that is refused for want of room keeps none back."""
-    engine = program.client().engine
-    return [one for page in pages_sync(jobs) for one in await engine.enqueue(page)]
+    """In their order; a job that a full queue refuses keeps none of the others back."""
+    producer = program.client().producer
+    return [answer async for page in producer.enqueue_many(jobs, raises=False) for answer in page]
 
 
 def _check_batch(stored: list[Stored], frame: Frame) -> None:

@@ -236,7 +236,7 @@ class Host:
             value = self._await(_called(task, args, kwargs))
         else:
             value = self._around.run(task.function, *args, **kwargs)
-        if context.unsaid:
+        if context.unsent:
             self._await(context.flush())
         try:
             return encode_result(value)
