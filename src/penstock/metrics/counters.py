@@ -1,4 +1,4 @@
-"""Counters that only grow, from sums of minutes that are forgotten after a while."""
+"""Counters that only grow, from sums per minute that the server stores for a while."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from penstock.engine.read.statistics import Statistic
 
 
 class Counters:
-    """Adds up what each minute has more than at the last look. A fresh one begins with the minutes that are kept."""
+    """Adds up the growth of each minute since the last scrape; begins with the minutes that are stored."""
 
     def __init__(self) -> None:
         self.by_queue: Counter[tuple[str, str]] = Counter()  #: queue and name → total

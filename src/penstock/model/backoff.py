@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""How long to wait before the next attempt."""
 
 import random
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ Waits = tuple[str, int, int, bool] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """Waits between tries: base·2ⁿ⁻¹, base·n or base after the n-th failure, never more than cap.
+    """Waits between attempts: base·2ⁿ⁻¹, base·n or base after the n-th failure, never more than cap.
 
-    Without a cap that is 10 minutes, or base if that is longer.
+    The default cap is 10 minutes, or base if that is longer.
 
-    With jitter the wait is drawn between half of that and all of it, so that jobs that failed together do not come
-    back together.
+    With jitter the wait is drawn between half of it and all of it, so that jobs that failed together are not retried
+    together.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
 """Arguments and results as bytes, and back by a task's annotations.
 
 Arguments travel as a map of parameter names, so a deploy may reorder parameters or add some with defaults while jobs
-wait. What is stored is decoded once before it is sent: what the worker could not take is refused where it was written.
+wait. They are decoded once before they are sent: what the worker could not decode is refused where it is written.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 from penstock.model.batch_state import BatchStatus
 from penstock.model.options import Options, unknown
 
-LIMIT: Final = 2**20  #: bytes of a payload or a result
+MAX_BYTES: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -45,7 +45,7 @@ open_envelope = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def only_arguments(packed: bytes) -> bytes:
-    """An envelope with nothing else in it, as most are: an array of one."""
+    """An envelope with nothing but arguments, as most are: an array of one."""
     return b"\x91" + packed
 
 
@@ -67,8 +67,8 @@ class Signature:
         self._optional = len(self._required) < len(self.parameters)
         self._known = set(self.parameters) - {self._star, self._extra}
         self._simple = self._star is None and self._extra is None and not self._only_positional
-        #: may all of its arguments be given by place and by name? Then a Struct binds them as Python would.
-        self._even = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for _, kind in kinds)
+        #: whether every argument may be positional or by keyword: then a Struct binds them as Python would
+        self._binds_as_struct = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for _, kind in kinds)
         self._struct_: type[msgspec.Struct] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
         self._returns: msgspec.msgpack.Decoder[Any] | None = None
@@ -92,12 +92,12 @@ class Signature:
         try:
             bound = inspect.Signature(list(self.parameters.values())).bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {self._strange(kwargs) or error}") from None
+            raise BadArguments(f"{self.name}{self._shown()}: {self._unknown_hint(kwargs) or error}") from None
         if self._extra is not None and self._extra in bound:
             bound[_EXTRA] = bound.pop(self._extra)
         return bound
 
-    def _strange(self, kwargs: Mapping[str, Any]) -> str:
+    def _unknown_hint(self, kwargs: Mapping[str, Any]) -> str:
         """What to do about the first name that is no parameter; empty if all are."""
         name = next((name for name in kwargs if name not in self._known), None) if self._extra is None else None
         if name is None:
@@ -107,19 +107,19 @@ class Signature:
         return unknown("argument", name, self._known) if self._known else f"unknown argument {name!r}; it takes none"
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Arguments bound and encoded: in one step where that can be, as it takes half as long."""
-        if self._even:
+        """Arguments bound and encoded: in one step where that is possible, which takes half as long."""
+        if self._binds_as_struct:
             try:
                 packed = encode((self._struct_ or self._struct())(*args, **kwargs))
                 (self._decoder or self._arguments()).decode(packed)
             except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-                pass  # the long way says what is wrong
+                pass  # `bind` and `encode` say what is wrong
             else:
                 return packed
         return self.encode(self.bind(args, kwargs))
 
     def encode(self, bound: dict[str, Any]) -> bytes:
-        """The stored form; decoded once to be sure that the worker can."""
+        """The stored form, decoded once to be sure that the worker can decode it."""
         try:
             packed = encode(bound)
             self._arguments().decode(packed)
@@ -130,20 +130,20 @@ class Signature:
     def decode(self, packed: bytes | msgspec.Raw, status: str = "") -> tuple[list[Any], dict[str, Any]]:
         """Arguments for a call, converted by the annotations; BadArguments if they do not fit."""
         try:
-            found = self._arguments().decode(packed)
+            arguments = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
-        return self._for_call(found, status)
+        return self._for_call(arguments, status)
 
     def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments that came as JSON, converted by the annotations: it has fewer types than what is stored."""
+        """Arguments from JSON, converted by the annotations, as JSON has fewer types than msgpack."""
         try:
             return self._for_call(msgspec.convert(self.bind(args, kwargs), self._struct()))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
 
-    def _for_call(self, found: msgspec.Struct, status: str = "") -> tuple[list[Any], dict[str, Any]]:
-        values = asdict(found)
+    def _for_call(self, arguments: msgspec.Struct, status: str = "") -> tuple[list[Any], dict[str, Any]]:
+        values = asdict(arguments)
         if status and isinstance(values.get(status), dict):
             values[status] = msgspec.convert(values[status], BatchStatus)
         if self._optional:
@@ -182,13 +182,13 @@ class Signature:
             return msgspec.msgpack.Decoder()
 
     def canonical(self, bound: dict[str, Any]) -> bytes:
-        """The same bytes for the same call, however it was written: in order, with defaults."""
+        """The same bytes for the same call, however it is written: in order, with defaults."""
         values = {name: bound.get(name, parameter.default) for name, parameter in self.parameters.items()}
         values[_EXTRA] = sorted(bound.get(_EXTRA, {}).items())
         return encode([(name, value) for name, value in values.items() if value is not inspect.Parameter.empty])
 
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the arguments; of a type that has none, anything may be given."""
+        """JSON Schema of the arguments; a type that has no schema allows anything."""
         return msgspec.json.schema(self._struct(), schema_hook=lambda _: {"description": "anything"})
 
     def _arguments(self) -> "msgspec.msgpack.Decoder[Any]":
@@ -217,7 +217,7 @@ class Signature:
         return msgspec.defstruct(
             "Arguments",
             fields,
-            kw_only=not self._even,
+            kw_only=not self._binds_as_struct,
             forbid_unknown_fields=True,
             rename={_FIELD_EXTRA: _EXTRA},
             gc=False,
@@ -241,12 +241,12 @@ def encode_result(value: Any) -> bytes:
     if value is None:
         return b""
     packed = encode(value)
-    if len(packed) > LIMIT:
-        raise PayloadTooLarge(f"the result has {len(packed):,} bytes, the limit is {LIMIT:,}: store it elsewhere")
+    if len(packed) > MAX_BYTES:
+        raise PayloadTooLarge(f"the result has {len(packed):,} bytes, the limit is {MAX_BYTES:,}: store it elsewhere")
     return packed
 
 
-def check_size(packed: bytes, name: str, limit: int = LIMIT) -> bytes:
+def check_size(packed: bytes, name: str, limit: int = MAX_BYTES) -> bytes:
     if len(packed) > limit:
         raise PayloadTooLarge(
             f"{name}: the arguments have {len(packed):,} bytes, the limit is {limit:,}: pass a reference instead"
@@ -254,21 +254,21 @@ def check_size(packed: bytes, name: str, limit: int = LIMIT) -> bytes:
     return packed
 
 
-def storable(text: str, most: int) -> str:
-    """The beginning of any text, even of a subclass of str, as a plain one that UTF-8 can hold.
+def storable(text: str, max_length: int) -> str:
+    """The beginning of any text, even of a subclass of str, as plain text that UTF-8 can hold.
 
     A lone surrogate, as in the name of a file that cannot be decoded, is shown by its code.
     """
-    return str.encode(str.__getitem__(text, slice(most)), "utf-8", "backslashreplace").decode()
+    return str.encode(str.__getitem__(text, slice(max_length)), "utf-8", "backslashreplace").decode()
 
 
 def decode_any(packed: bytes) -> Any:
-    """Plain data, for views that know no task."""
+    """Plain data, for code that does not know the task."""
     return _decode_any(packed) if packed else None
 
 
 def shown_arguments(payload: bytes | None, redact: Collection[str] = ()) -> dict[str, Any] | None:
-    """A job's arguments for people to see: those named, and whatever sounds like a secret, are hidden at any depth."""
+    """A job's arguments for people: the named ones, and names that sound like secrets, are hidden at any depth."""
     if not payload:
         return None
     try:
@@ -298,7 +298,7 @@ def _redacted(value: Any, names: Collection[str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What does not fit, and which argument it is: msgspec says "Expected `int`, got `str` - at `$.user`"."""
+    """The argument and what is wrong with it; msgspec says "Expected `int`, got `str` - at `$.user`"."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     text = re.sub(r"^(.*) - at `\$\.(.*)`$", r"\2: \1", str(error))

@@ -1,4 +1,4 @@
-"""What a task raises to steer its own job; these are not errors."""
+"""What a task raises to control its own job; these are not errors."""
 
 from penstock.model.durations import Duration, milliseconds
 
@@ -24,7 +24,7 @@ class Snooze(ControlFlow):
 
 
 class Bury(ControlFlow):
-    """To the dead letter, without more tries."""
+    """Make the job dead, without more attempts."""
 
     def __init__(self, reason: str = "buried") -> None:
         super().__init__(reason)

@@ -1,12 +1,12 @@
-"""Which errors are the same: a fingerprint of the class, the message without what varies, and the own frame on top."""
+"""A fingerprint of an error: its class, its message without variable parts, and the innermost frame of user code."""
 
 import hashlib
 import json
 import re
 from typing import Final
 
-_LENGTH: Final = 12
-_MESSAGE: Final = 200  #: characters of a normalised message that count
+_LENGTH: Final = 12  #: characters
+_MAX_MESSAGE: Final = 200  #: characters of a normalised message that count
 _FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 _FOREIGN: Final = re.compile(r"site-packages|dist-packages|/lib/python\d|/penstock/|<frozen|<string>")
 # In this order: what is longer and more special first.
@@ -21,7 +21,7 @@ _VARYING: Final = (
 
 
 def error_fingerprint(error: str, reason: str = "") -> str:
-    """Of an error as it is stored, JSON; where there is none, of the reason."""
+    """The fingerprint of a stored error (JSON), or of the reason if there is no error."""
     kind, message, trace = _parts(error)
     if not kind and not message:
         kind = reason
@@ -31,14 +31,14 @@ def error_fingerprint(error: str, reason: str = "") -> str:
 
 def normalised(message: str) -> str:
     """The first line of a message, with a placeholder for whatever differs from one job to the next."""
-    text = message.partition("\n")[0][: _MESSAGE * 4]
+    text = message.partition("\n")[0][: _MAX_MESSAGE * 4]
     for pattern, name in _VARYING:
         text = pattern.sub(name, text)
-    return text[:_MESSAGE]
+    return text[:_MAX_MESSAGE]
 
 
 def own_frame(trace: str) -> str:
-    """File and function of the innermost frame that is neither a library's nor ours; no line, so a deploy keeps it."""
+    """File and function of the innermost frame in the user's code; without the line, so that a deploy keeps it."""
     frames: list[tuple[str, str]] = _FRAME.findall(trace)
     own = [frame for frame in frames if not _FOREIGN.search(frame[0])] or frames
     return f"{'/'.join(own[-1][0].split('/')[-2:])}:{own[-1][1]}" if own else ""
@@ -46,8 +46,8 @@ def own_frame(trace: str) -> str:
 
 def _parts(error: str) -> tuple[str, str, str]:
     try:
-        found = json.loads(error)
-        kind, message, trace = (str(found.get(name, "")) for name in ("type", "message", "traceback"))
+        fields = json.loads(error)
+        kind, message, trace = (str(fields.get(name, "")) for name in ("type", "message", "traceback"))
     except (ValueError, AttributeError):
         return "", error, ""
     return kind, message, trace

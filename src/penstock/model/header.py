@@ -1,4 +1,4 @@
-"""A job as data: what a header says, and the words for the states it passes through."""
+"""A job as data: its header, its states and its id."""
 
 import os
 import secrets
@@ -14,12 +14,12 @@ STATES: tuple[State, ...] = get_args(State)
 FINISHED: frozenset[State] = frozenset({"done", "dead", "cancelled"})
 WAITING: frozenset[State] = frozenset({"scheduled", "held", "ready"})
 
-#: A time given to the engine below this many milliseconds is a delay from server time, otherwise an instant.
+#: The engine reads a time below this many milliseconds as a delay, otherwise as an instant.
 DELAY_BELOW = 10**12
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the scripts know of a job, in the order in which it is stored.
+    """The fields of a job that the scripts know, in the order in which they are stored.
 
     The Lua constants of the same names are made from this list, so it is the one place that fixes the layout.
     Times are milliseconds of the server's clock, 0 for never. New fields go to the end and need a default.
@@ -74,7 +74,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):
-    """One failed try of a job, as the scripts keep it."""
+    """One failed attempt of a job, as the scripts store it."""
 
     number: int
     started: int
@@ -87,24 +87,24 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-class _Ids:
-    """Makes ids, 3,844 at a time: for two to be the same, two processes must have drawn the same 47 bits.
+class _IdGenerator:
+    """Generates ids, 3,844 at a time: two are the same only if two processes drew the same 47 bits.
 
-    Threads and signal handlers may ask at any moment: `pop` and `next` are one step each, so no two get the same, and
-    nobody waits.
+    Threads and signal handlers may ask at any moment: `pop` and `next` are atomic, so no two get the same, and nobody
+    waits.
     """
 
     def __init__(self) -> None:
         self._pairs = [first + second for first in _DIGITS for second in _DIGITS]
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Draw anew: a fork would go on with the ids of its parent."""
+    def reset(self) -> None:
+        """Draw again after a fork, which would continue with the ids of its parent."""
         self._ready: list[str] = []  #: the next at the end
         self._starts: Iterator[str] = iter(())
 
     def new(self) -> str:
-        """A fresh id of 12 characters: eight that this process has drawn, and a count that begins anywhere.
+        """A fresh id of 12 characters: eight that this process drew at random, and a count that starts anywhere.
 
         One character more would take 16 bytes of the server's memory for each job.
         """
@@ -124,6 +124,6 @@ class _Ids:
         return first
 
 
-_ids = _Ids()
-os.register_at_fork(after_in_child=_ids.begin)
+_ids = _IdGenerator()
+os.register_at_fork(after_in_child=_ids.reset)
 new_id: Final = _ids.new

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from penstock.errors import BadOption
 from penstock.model.durations import milliseconds
 
-MOST: Final = 16  #: locks and lanes of one job
+MAX_LANES: Final = 16  #: locks and lanes of one job
 _FREE = re.compile(r"[^\x00-\x1f\x7f]{1,200}\Z")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\Z")
 _SEPARATOR: Final = "\x1f"
@@ -77,16 +77,16 @@ def lane_name(value: object, what: str) -> str:
 
 def parse_rate(text: object) -> float:
     """`100/s`, `5/m`, `3/10s` as starts per millisecond."""
-    found = _RATE.match(text.strip()) if isinstance(text, str) else None
-    number = float(found[1]) if found else 0.0
-    window = milliseconds(f"{found[2] or 1}{found[3]}", "rate") if found else 0
+    match = _RATE.match(text.strip()) if isinstance(text, str) else None
+    number = float(match[1]) if match else 0.0
+    window = milliseconds(f"{match[2] or 1}{match[3]}", "rate") if match else 0
     if number <= 0 or window <= 0:
         raise BadOption(f'rate={text!r}: use a number per time, like "100/s", "5/m" or "3/10s"')
     return number / window
 
 
 def default_burst(rate: float) -> int:
-    """What 50 ms of the rate allow: enough to keep it up, and hardly a burst."""
+    """The starts that the rate allows in 50 ms: enough to keep the rate up, and hardly a burst."""
     return max(1, round(rate * 50))
 
 
@@ -96,7 +96,7 @@ def _check_count(value: object, what: str, *, least: int) -> None:
 
 
 def several_locks(value: Any) -> tuple[str, ...]:
-    """One lock or several."""
+    """One lock or several, checked."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     for name in names:
         lane_name(name, "lock")
@@ -104,7 +104,7 @@ def several_locks(value: Any) -> tuple[str, ...]:
 
 
 def several_lanes(value: Any) -> tuple[Lane, ...]:
-    """One lane or several; of those with an order only one, so that no two jobs wait for each other."""
+    """One lane or several, checked; at most one is ordered, so that no two jobs wait for each other."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     lanes = tuple(value) if several else (value,)
     for lane in lanes:
@@ -124,6 +124,6 @@ def check_cost(value: object) -> int:
 
 
 def _few(values: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-    if len(values) > MOST:
-        raise BadOption(f"{what}: {len(values)} are too many, a job has at most {MOST}")
+    if len(values) > MAX_LANES:
+        raise BadOption(f"{what}: {len(values)} are too many, a job has at most {MAX_LANES}")
     return values

@@ -1,4 +1,4 @@
-"""What may be said of a task, and of one job of it: every option with its check."""
+"""The options of tasks and jobs, each with its check."""
 
 import difflib
 import random
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 from penstock.errors import BadOption
 from penstock.model.backoff import Backoff, Delays, backoff
 from penstock.model.durations import Duration, instant, milliseconds
-from penstock.model.lanes import MOST, Lane, check_cost, several_lanes, several_locks
+from penstock.model.lanes import MAX_LANES, Lane, check_cost, several_lanes, several_locks
 
 Executor = Literal["async", "thread", "process"]
 Failures = type[BaseException] | Sequence[type[BaseException]]
@@ -74,7 +74,7 @@ class TaskOptions:
     redact: tuple[str, ...] = ()
 
     def having(self, options: Mapping[str, Any]) -> "TaskOptions":
-        """These with some changed; an unknown name or a bad value is an error that names the valid ones."""
+        """A copy with some options changed; BadOption for an unknown name or a bad value names the valid ones."""
         checked = {}
         for name, value in options.items():
             if (check := _CHECKS.get(name)) is None:
@@ -86,21 +86,23 @@ class TaskOptions:
             checked["at"] = 0
         elif "at" in checked:
             checked["delay"] = 0
-        found = replace(self, **checked)
-        found.check_lanes()
-        return found
+        changed = replace(self, **checked)
+        changed.check_lanes()
+        return changed
 
     def check_lanes(self) -> None:
-        """What options say of lanes together."""
-        if len(self.lock) + len(self.lane) > MOST:
-            raise BadOption(f"lock and lane: {len(self.lock) + len(self.lane)} are too many, a job has at most {MOST}")
+        """Check the options about lanes together."""
+        if len(self.lock) + len(self.lane) > MAX_LANES:
+            raise BadOption(
+                f"lock and lane: {len(self.lock) + len(self.lane)} are too many, a job has at most {MAX_LANES}"
+            )
         for lane in self.lane:
             if lane.burst is not None and lane.burst < self.cost:
                 raise BadOption(f"cost={self.cost}: lane {lane.name!r} never has more than its burst of {lane.burst}")
 
 
-#: What others call it, or people may: name → ours, where that is valid.
-_ELSEWHERE: Final = {
+#: Names in other libraries, or likely guesses → ours, where that is valid.
+_NAMES_ELSEWHERE: Final = {
     "retry": "retries",
     "max_retries": "retries",
     "max_tries": "retries",
@@ -125,32 +127,32 @@ _ELSEWHERE: Final = {
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
-    """The text for a name that is not known: a guess, and all that are."""
+    """The error text for an unknown name: a guess and all valid names."""
     names = sorted(valid)
     return f"unknown {what} {name[:60]!r};{guess(name, names)} valid are {', '.join(names)}"
 
 
 def guess(name: str, valid: Iterable[str]) -> str:
-    """The question whether another name was meant, after a blank; nothing if none is like it."""
+    """The question whether another name was meant, after a blank; empty if no name is similar."""
     names = sorted(valid)
-    last = {one.rpartition(":")[2]: one for one in names}  # of a task's name, for most people leave out its module
-    close = [last.get(one, one) for one in difflib.get_close_matches(name, [*names, *last], n=1)]
-    if _ELSEWHERE.get(name) in names:
-        close = [_ELSEWHERE[name]]
+    short = {full.rpartition(":")[2]: full for full in names}  # most people leave out the module of a task's name
+    close = [short.get(match, match) for match in difflib.get_close_matches(name, [*names, *short], n=1)]
+    if _NAMES_ELSEWHERE.get(name) in names:
+        close = [_NAMES_ELSEWHERE[name]]
     return f" did you mean {close[0]!r}?" if close else ""
 
 
 def meant(name: str, known: Collection[str]) -> list[str]:
-    """What a name may stand for: itself if it is known, else each that has it after its last colon."""
+    """The names that a short one may stand for: itself if it is known, else each with it after its last colon."""
     return [name] if name in known else [full for full in known if full.rpartition(":")[2] == name]
 
 
 def _unknown_option(name: str) -> str:
-    """`name` is none of those that a job may have, too: `@app.task` takes it for itself."""
+    """The error text for an unknown option. `name` is an option of `@app.task` only."""
     if name == "name":
         return "unknown option 'name': a task has one name, which only @app.task(name=…) gives it"
-    found = guess(name, [*_CHECKS, "name"])
-    return f"unknown option {name[:60]!r};{found} valid are {', '.join(sorted(_CHECKS))}; and for @app.task name"
+    hint = guess(name, [*_CHECKS, "name"])
+    return f"unknown option {name[:60]!r};{hint} valid are {', '.join(sorted(_CHECKS))}; and for @app.task name"
 
 
 def queue_name(value: object) -> str:
@@ -165,7 +167,11 @@ class Queues:
     """`mail,default` is strict: the first queue first. `mail:5,default:1` is weighted: mail is first 5 times in 6."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+        if (
+            isinstance(names, str)
+            or not isinstance(names, Sequence)
+            or not all(isinstance(name, str) for name in names)
+        ):
             raise BadOption(f"queues={_short(names)}: use a list of names, or * for all")
         parsed = [_weighted(name.strip()) for name in names]
         if not parsed:
@@ -180,7 +186,7 @@ class Queues:
             raise BadOption(f"queues={','.join(names)}: a queue is named twice")
 
     def order(self) -> list[str]:
-        """The order for one look: as written, or drawn by weight so that every queue has its turn."""
+        """The order for one lease call: as written, or drawn by weight so that every queue has its turn."""
         if not self._weights:
             return self.names
         # Exponential keys: sorting by them draws without replacement, each queue with its weight.
@@ -227,7 +233,7 @@ def free_text(value: object, what: str) -> str:
 
 
 def _encodable(value: str) -> bool:
-    """Lone surrogates are text to Python, but to nobody else."""
+    """Whether UTF-8 can hold it: Python's texts may have lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -250,24 +256,24 @@ def _retries(value: object) -> int:
 def _timeout(value: Any) -> int:
     if value is None:
         return 0
-    found = milliseconds(value, "timeout")
-    if found == 0:
+    timeout = milliseconds(value, "timeout")
+    if timeout == 0:
         raise BadOption(f"timeout={value!r}: use a time above 0, or None for no limit")
-    return found
+    return timeout
 
 
 def _unique(value: object) -> str | bool:
     return value if isinstance(value, bool) else free_text(value, "unique")
 
 
-def _texts(what: str, most: int) -> Callable[[Any], tuple[str, ...]]:
+def _texts(what: str, limit: int) -> Callable[[Any], tuple[str, ...]]:
     def check(value: Any) -> tuple[str, ...]:
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise BadOption(f"{what}={_short(value)}: use a list of texts")
-        found = tuple(free_text(one, what) for one in value)
-        if len(found) > most:
-            raise BadOption(f"{what}: {len(found)} are too many, {most} is the limit")
-        return found
+        texts = tuple(free_text(text, what) for text in value)
+        if len(texts) > limit:
+            raise BadOption(f"{what}: {len(texts)} are too many, {limit} is the limit")
+        return texts
 
     return check
 

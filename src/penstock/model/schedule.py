@@ -1,7 +1,7 @@
 """Schedules: when their ticks are, and which of them make a job. Pure rules; times in ms since 1970.
 
-A rule gives *nominal* times that depend on nothing but the rule, so all nodes agree on them without talking. Cron
-rules go by the clock on the wall of their zone. What to do when that jumps is as in Debian's cron: a rule for fixed
+A rule gives *nominal* times that depend on nothing but the rule, so all nodes agree on them without asking each other.
+Cron rules go by the local time of their zone. When that jumps they do as Debian's cron does: a rule for fixed
 times (neither minute nor hour begins with a star) fires once for a time that happens twice, and at the first instant
 after the gap for one that does not happen; any other rule fires whenever the wall clock matches.
 """
@@ -26,9 +26,9 @@ CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["allow", "skip", "queue"]
 Source = Literal["code", "set"]
 
-SHORTEST: Final = 100  #: ms between two ticks
-LATE: Final = 10_000  #: ms after which a tick is missed, where no missed one is wanted
-PAGE: Final = 50  #: ticks that are made up for at once
+MIN_PERIOD: Final = 100  #: ms between two ticks
+MISSED_AFTER: Final = 10_000  #: ms after which a late tick counts as missed with catch_up="none"
+MAX_CATCH_UP: Final = 50  #: ticks made up for in one step
 NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -39,7 +39,7 @@ NICKNAMES: Final = {
     "@hourly": "0 * * * *",
 }
 
-_LONGEST_TEXT: Final = 200
+_MAX_TEXT: Final = 200  #: characters of a rule
 _STEP: Final = timedelta(hours=12)  # no zone changes its offset and back within it
 _ID = re.compile(r"[^\s\x00-\x1f\x7f{}*]{1,90}\Z")
 
@@ -57,8 +57,8 @@ class Cron:
     def after(self, at: int) -> int:
         """The first nominal time after this one."""
         zone, start = zone_of(self.tz), datetime.fromtimestamp(at // 1000, UTC)
-        found = self._fixed(start, zone) if _is_fixed(self.text) else self._matching(start, zone)
-        return round(found.timestamp() * 1000)
+        at_next = self._fixed(start, zone) if _is_fixed(self.text) else self._matching(start, zone)
+        return round(at_next.timestamp() * 1000)
 
     def explain(self) -> str:
         """The rule in words."""
@@ -67,9 +67,9 @@ class Cron:
     def _fixed(self, after: datetime, zone: ZoneInfo) -> datetime:
         """Each time on the wall once: the first of two, or the first instant after the gap that it is in."""
         for wall in _sim(self.text, after.astimezone(zone).replace(tzinfo=None)):
-            found = _first_instant(wall, zone)
-            if found > after:
-                return found
+            instant = _first_instant(wall, zone)
+            if instant > after:
+                return instant
         raise _never(self.text)
 
     def _matching(self, after: datetime, zone: ZoneInfo) -> datetime:
@@ -80,10 +80,10 @@ class Cron:
             match = next(_sim(self.text, wall), None)
             if match is None:
                 raise _never(self.text)
-            found = match.replace(tzinfo=UTC) - offset
-            change = _change(begin, found, zone)
+            instant = match.replace(tzinfo=UTC) - offset
+            change = _change(begin, instant, zone)
             if change is None:
-                return found
+                return instant
             begin, offset = change, _offset(change, zone)
             wall = (begin + offset).replace(tzinfo=None) - timedelta(seconds=1)  # the change itself may match
 
@@ -173,7 +173,7 @@ unpack_standing = msgspec.msgpack.Decoder(Standing).decode
 
 def cron(text: str, tz: str = "UTC") -> Cron:
     """A checked rule: it can be read, its zone exists, and it fires some day."""
-    if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
+    if not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise BadOption(f"cron {str(text)[:60]!r}: use five fields, such as '*/5 * * * *', or a name, such as '@daily'")
     zone_of(tz)
     rule = Cron(NICKNAMES.get(text.strip().lower(), " ".join(text.split())), tz)
@@ -183,10 +183,10 @@ def cron(text: str, tz: str = "UTC") -> Cron:
 
 
 def every(period: Duration) -> Every:
-    found = milliseconds(period, "every")
-    if found < SHORTEST:
-        raise BadOption(f"every={period!r}: use at least {SHORTEST} ms")
-    return Every(found)
+    length = milliseconds(period, "every")
+    if length < MIN_PERIOD:
+        raise BadOption(f"every={period!r}: use at least {MIN_PERIOD} ms")
+    return Every(length)
 
 
 def catch_up(value: object) -> CatchUp:
@@ -202,10 +202,10 @@ def overlap(value: object) -> Overlap:
 
 
 def jitter(value: Duration, rule: Rule) -> int:
-    found = milliseconds(value, "jitter")
-    if isinstance(rule, Every) and found >= rule.period:
+    length = milliseconds(value, "jitter")
+    if isinstance(rule, Every) and length >= rule.period:
         raise BadOption(f"jitter={value!r}: use less than the period, {show(rule.period)}")
-    return found
+    return length
 
 
 def schedule_id(value: object) -> str:
@@ -226,12 +226,12 @@ def zone_of(name: str) -> ZoneInfo:
         ) from None
 
 
-def due_of(schedule: str, nominal: int, most: int) -> int:
+def due_of(schedule: str, nominal: int, max_jitter: int) -> int:
     """When a tick is due: its nominal time and a share of the jitter that all nodes agree on."""
-    if most == 0:
+    if max_jitter == 0:
         return nominal
     drawn = hashlib.sha256(f"{schedule}@{nominal}".encode()).digest()
-    return nominal + int.from_bytes(drawn[:8]) % (most + 1)
+    return nominal + int.from_bytes(drawn[:8]) % (max_jitter + 1)
 
 
 def job_of(schedule: str, nominal: int) -> str:
@@ -248,7 +248,7 @@ def first(schedule: str, spec: ScheduleSpec, now: int) -> tuple[int, int]:
 
 
 def plan(schedule: str, spec: ScheduleSpec, expected: int, now: int) -> Ticks:
-    """What to do at this time about a schedule whose next tick is the expected one."""
+    """The ticks of a schedule to run now, and its next one."""
     rule = spec.rule
 
     def due(nominal: int) -> int:
@@ -258,28 +258,28 @@ def plan(schedule: str, spec: ScheduleSpec, expected: int, now: int) -> Ticks:
         return Ticks([], 0, expected, due(expected))
     if spec.catch_up == "all":
         run, following = [expected], rule.after(expected)
-        while due(following) <= now and len(run) < PAGE:
+        while due(following) <= now and len(run) < MAX_CATCH_UP:
             run.append(following)
             following = rule.after(following)
         return Ticks(run, 0, following, due(following))
     latest = _latest(rule, expected, now, spec.jitter, due)
     following = rule.after(latest)
-    run = [] if spec.catch_up == "none" and now - due(latest) > LATE else [latest]
+    run = [] if spec.catch_up == "none" and now - due(latest) > MISSED_AFTER else [latest]
     return Ticks(run, expected if run != [expected] else 0, following, due(following))
 
 
 def _latest(rule: Rule, expected: int, now: int, jitter: int, due: Callable[[int], int]) -> int:
-    """The last nominal time that is due, found without a look at all of those that were missed."""
+    """The last nominal time that is due, without going through all those missed."""
     window = 60_000
     while True:
         begin = max(expected, now - jitter - window)
-        found, nominal = None, expected if begin == expected else rule.after(begin)
+        latest, nominal = None, expected if begin == expected else rule.after(begin)
         while nominal <= now:
             if due(nominal) <= now:
-                found = nominal
+                latest = nominal
             nominal = rule.after(nominal)
-        if found is not None:
-            return found
+        if latest is not None:
+            return latest
         window *= 2
 
 
@@ -327,10 +327,10 @@ def _change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """When the clock on the wall shows this for the first time, or has just passed it."""
-    found = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if found.astimezone(zone).replace(tzinfo=None) == wall:
-        return found
+    """When local time shows this for the first time, or has just passed it."""
+    instant = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) == wall:
+        return instant
     # In a gap: the earlier offset puts it after the change, the later one before it.
     early = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    return _change(early, found, zone) or found
+    return _change(early, instant, zone) or instant
