@@ -1,4 +1,4 @@
-"""The app: its tasks, and where they are stored and run."""
+"""The app: its tasks and schedules, and the ways to enqueue, watch and run jobs."""
 
 import asyncio
 import inspect
@@ -49,7 +49,7 @@ ScheduledTask = TypeVar("ScheduledTask", bound=Task[..., Any, Any])
 
 
 class _Decorator:
-    """`@app.task(...)`: keeps the parameters and the result of what it decorates, for both kinds of function."""
+    """`@app.task(...)`: keeps the parameter and result types of `def` and `async def` functions."""
 
     def __init__(self, app: "Penstock", name: str | None, options: TaskOptions) -> None:
         self._app, self._name, self._options = app, name, options
@@ -80,7 +80,7 @@ class Penstock:
     ) -> None:
         self.name = Keys(name).namespace
         if url is not None:
-            parse(url)  # what cannot be a URL is told here, not with the first job
+            parse(url)  # a bad URL raises here, not with the first job
         self.settings: Settings = load(
             {
                 "url": url,
@@ -93,7 +93,7 @@ class Penstock:
             }
         )
         self._client: Client | None = None
-        self.search: float | None = None  #: seconds that a server is looked for, if not until the deadline
+        self.search: float | None = None  #: seconds to look for a server, if not until the deadline
         self.program = Program(self.name, self.settings, lambda: self.client, QueueStream, lifespan)
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Penstock:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Callable[[ScheduledTask], ScheduledTask]:
-        """Above `@app.task`: have it run at these times of a zone's wall clock, each once, whoever is there.
+        """Above `@app.task`: run it at these local times of a zone, each once, however many workers there are.
 
         Five fields, or six with seconds first, or a name such as `@daily`.
         """
@@ -146,7 +146,7 @@ class Penstock:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Callable[[ScheduledTask], ScheduledTask]:
-        """Above `@app.task`: have it run at each multiple of a period since 1970, so that no restart shifts it."""
+        """Above `@app.task`: run it at each multiple of a period since 1970, so that no restart shifts it."""
         rule = make_rule(None, period, "UTC")
         return self._schedule(rule, id, args, kwargs or {}, jitter=jitter, catch_up=catch_up, overlap=overlap)
 
@@ -156,25 +156,25 @@ class Penstock:
         def decorate(task: ScheduledTask) -> ScheduledTask:
             if not isinstance(task, Task):
                 raise BadOption(f"@app.cron and @app.every stand above @app.task, not above {task!r}")
-            full = schedule_id(name or task.name)
-            if full in self.program.schedules:
-                raise BadOption(f"schedule {full!r} is there twice: give one of them another id=")
-            self.program.schedules[full] = make_spec(task.call(*args, **kwargs), rule, **options)
+            schedule = schedule_id(name or task.name)
+            if schedule in self.program.schedules:
+                raise BadOption(f"schedule {schedule!r} is there twice: give one of them another id=")
+            self.program.schedules[schedule] = make_spec(task.call(*args, **kwargs), rule, **options)
             return task
 
         return decorate
 
     def schedule(self, id: str) -> Schedule:  # noqa: A002  (the same)
-        """A schedule by its id: make or change it at run time, pause, resume, run and remove it, ask how it stands."""
+        """A schedule by its id, to set, pause, resume, run or remove at run time, and for its status."""
         return Schedule(self.client, id)
 
     async def schedules(self) -> list[ScheduleStatus]:
-        """All schedules, those of the code and those set at run time."""
+        """All schedules, in the code or set at run time."""
         now = await self.client.views.now()
-        return sorted([status_of(one, now) async for one in self.client.views.crons()], key=lambda one: one.id)
+        return sorted([status_of(cron, now) async for cron in self.client.views.crons()], key=lambda status: status.id)
 
     def middleware(self, function: F) -> F:
-        """Wrap every run of every job: `async def mw(job, call_next): ...`; the first one is the outermost."""
+        """Wrap every run of every job: `async def mw(job, call_next): ...`; the first middleware is the outermost."""
         if not callable(function) or (inspect.isfunction(function) and not inspect.iscoroutinefunction(function)):
             raise BadOption(f"@app.middleware needs an async def (job, call_next), not {function!r}")
         self.program.middlewares.append(function)
@@ -194,28 +194,28 @@ class Penstock:
     def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any, Any]:
         if not (inspect.isfunction(function) or inspect.ismethod(function)) or inspect.isasyncgenfunction(function):
             raise BadOption(f"@app.task needs a function, def or async def, not {function!r}")
-        full = task_name(name or name_of(function))
-        _check_executor(full, function, options.executor)
-        if full in self.tasks:
-            raise BadOption(f"task {full!r} is registered twice: give one of them another name=")
-        task: Task[..., Any, Any] = Task(function, full, options, lambda: self.client, self.settings.payload_limit)
-        self._agree(full, options.lane)
+        name = task_name(name or name_of(function))
+        _check_executor(name, function, options.executor)
+        if name in self.tasks:
+            raise BadOption(f"task {name!r} is registered twice: give one of them another name=")
+        task: Task[..., Any, Any] = Task(function, name, options, lambda: self.client, self.settings.payload_limit)
+        self._check_lanes(name, options.lane)
         task.program = self.program
-        self.tasks[full] = task
+        self.tasks[name] = task
         return task
 
-    def _agree(self, name: str, lanes: Iterable[Lane]) -> None:
-        """Two tasks that name one lane must say the same of it."""
+    def _check_lanes(self, name: str, lanes: Iterable[Lane]) -> None:
+        """Two tasks with a lane of one name must declare it alike."""
         for lane in lanes:
             for task in self.tasks.values():
-                other = next((one for one in task.options.lane if one.name == lane.name), lane)
+                other = next((known for known in task.options.lane if known.name == lane.name), lane)
                 if other != lane:
                     raise BadOption(f"{name} and {task.name} disagree about lane {lane.name!r}: {lane} and {other}")
 
     # Jobs
 
     async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
-        """Send any number of calls, a page per round trip; their jobs in the same order."""
+        """Send any number of calls, a page per round trip; returns their jobs in the same order."""
         sent: deque[Call[R]] = deque()
         known: object = None  #: the task of the last one: most have the same
 
@@ -268,10 +268,10 @@ class Penstock:
     ) -> Batch:
         """A batch: `async with app.batch("nightly", limit=8) as batch: await batch.add(task.call(1))`.
 
-        At most `limit` members run at once; `priority` is every member's. `then` is a task that is given the
-        BatchStatus when the batch is sealed and no member is unfinished; `on_failure` likewise at the first dead
-        member. Left open for `abandon_after` without a new member it is cancelled; it is remembered for `keep` after
-        its end. When its block fails it stays open, or is cancelled with `on_error="cancel"`.
+        At most `limit` members run at once; `priority` is every member's. `then` is a task that gets the BatchStatus
+        when the batch is sealed and no member is unfinished; `on_failure` likewise at the first dead member. A batch
+        left open for `abandon_after` without a new member is cancelled; it is remembered for `keep` after its end.
+        When its block fails it stays open, or is cancelled with `on_error="cancel"`.
         """
         new = new_batch(
             name,
@@ -286,7 +286,7 @@ class Penstock:
         return Batch(lambda: self.client, self.tasks, new, on_error=check_on_error(on_error))
 
     async def get_batch(self, batch_id: str) -> Batch:
-        """The same batch elsewhere; BatchNotFound if nothing is known of it."""
+        """A handle on a stored batch; BatchNotFound if nothing is known of it."""
         status = await self._stored_batch(batch_id).status()
         return self._stored_batch(status.id, status.name)
 
@@ -330,7 +330,7 @@ class Penstock:
         return_exceptions: bool = False,
         on_error: OnError = "cancel",
     ) -> Any:
-        """A job for each row, at most `limit` at once; their results in the order of the rows.
+        """Run a job for each row, at most `limit` at once; returns their results in the order of the rows.
 
         If one fails, its JobFailed is raised once all have ended, or returned in its place with `return_exceptions`.
         If a row does not fit the task, or cannot be sent, those before it are cancelled; with `on_error="keep"` they
@@ -338,7 +338,7 @@ class Penstock:
         """
         batch = self.batch(task.name, limit=limit, priority=priority, on_error=on_error)
         results = await map_rows(batch, task, rows, progress=progress)
-        failed = next((one for one in results if isinstance(one, PenstockError)), None)
+        failed = next((result for result in results if isinstance(result, PenstockError)), None)
         if failed is not None and not return_exceptions:
             raise failed
         return results
@@ -360,10 +360,10 @@ class Penstock:
     # Watching
 
     def events(self, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None) -> Events:
-        """What happens, as it happens: an async iterator, from now on, or since an event's id or a time."""
+        """Events as they happen: an async iterator from now on, or since an event's id or a time."""
         return Events(self.client.engine, queue=queue, since=since, kinds=kinds)
 
-    # Steering
+    # Control
 
     def lane(self, name: str) -> LaneControl:
         """A lane on the live system: `set(limit=)`, `reset`, `pause`, `resume`, `status`."""
@@ -374,19 +374,19 @@ class Penstock:
         return LaneControl(lambda: self.client, lock_spec(name))
 
     def queue(self, name: str) -> QueueControl:
-        """A queue on the live system: look at it, steer it, or take from it by hand."""
+        """A queue on the live system: its status, its limits, and its jobs by hand."""
         return QueueControl(self.program, queue_name(name))
 
     def jobs(self, *, limit: int | None = None, **which: Any) -> Selection:
         """Jobs by `queue`, `task`, `state`, `tag`, `error`, `group`, `batch`, `older_than`, `newer_than`.
 
         `async for` gives all, `await` a list of the first hundred or `limit`; `count`, `retry`, `cancel`, `move` and
-        `discard` take them all together.
+        `discard` act on all of them.
         """
         return Selection(lambda: self.client, choose(**which), limit=limit)
 
     async def dead_groups(self, **which: Any) -> list[DeadGroup]:
-        """Dead jobs by what they died of, the largest group first."""
+        """Dead jobs grouped by their error, the largest group first."""
         choice = choose(**which)
         wanted = choice.filter(await self.client.views.now(), "dead") if which else None
         return await DeadGroups(self.client.engine).groups(wanted)
@@ -417,7 +417,7 @@ class Penstock:
     async def run_until_idle(
         self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None
     ) -> None:
-        """For tests: run what is ready until nothing is; what is scheduled for later stays."""
+        """For tests: run ready jobs until there are none; jobs scheduled for later stay."""
         async with self.worker(queues=queues, concurrency=concurrency) as worker:
             try:
                 await worker.until_idle()
@@ -440,8 +440,8 @@ class Penstock:
     ) -> "Service":
         """The HTTP service as an ASGI app, to be run or mounted under any path; needs the extra `penstock[http]`.
 
-        `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy say who may ask, else
-        $PENSTOCK_HTTP_TOKENS and its like; without any, only this machine may.
+        Access by `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy, else by
+        $PENSTOCK_HTTP_TOKENS and the like; without any, only for this machine.
         """
         try:
             from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
@@ -451,11 +451,11 @@ class Penstock:
 
         return make_service(self.program, access(tokens, users, trust))
 
-    # Life
+    # Opening and closing
 
     @property
     def client(self) -> Client:
-        """The way to the server, made with the first use."""
+        """The connection to the server, made with the first use."""
         if self._client is None:
             self._client = Client(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
         return self._client

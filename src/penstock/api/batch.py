@@ -1,4 +1,4 @@
-"""A batch: jobs that belong together, added while others already run, and one end for all of them."""
+"""A batch: jobs that belong together, added while others run, with one end for all of them."""
 
 import asyncio
 import logging
@@ -210,7 +210,7 @@ class Batch:
         return self._client().run(self.wait(timeout), blocks="the event loop that may have to run the members")
 
     async def as_completed(self) -> AsyncIterator[Job[Any]]:
-        """Its members in the order in which they finish, until it ends: handles that have their results with them.
+        """Its members in the order in which they finish, until it ends; the handles hold their results.
 
         From any process, before or after the end, in constant memory. A member that finishes again comes again.
         """
