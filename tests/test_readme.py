@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
-def test_its_program_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+def test_the_program_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     (tmp_path / "app.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

@@ -154,7 +154,7 @@ def test_a_time_that_happens_twice_fires_once_and_a_missing_one_right_after(
     assert instants(schedule.cron(text, zone), at(day, zone), 2, zone) == want
 
 
-def test_what_runs_every_few_minutes_goes_on_through_both_jumps() -> None:
+def test_a_rule_of_every_few_minutes_continues_through_both_jumps() -> None:
     rule = schedule.cron("*/30 * * * *", "Europe/Berlin")
     for day in ("2026-03-29T00:10", "2026-10-25T00:10"):
         times = [at(day, "Europe/Berlin")]

@@ -78,7 +78,7 @@ async def test_a_long_script_that_nobody_timed_is_slow(watched_engine: Engine, s
 
 @linux
 @pytest.mark.parametrize(("slow_fills", "found"), [(1, 0), (3, 1)])
-async def test_what_is_slow_once_is_looked_at_again_and_what_is_slow_each_time_stays(
+async def test_a_slow_measurement_is_repeated_and_one_that_is_slow_each_time_stays(
     watched_server: Server, watched_engine: Engine, stopwatch: Stopwatch, slow_fills: int, found: int
 ) -> None:
     left = [0.1] * slow_fills + [0.0] * 3

@@ -126,7 +126,7 @@ async def test_a_strange_name_is_told_with_what_to_do(app: Penstock, name: str, 
         await bare(user=1)
 
 
-async def test_what_a_task_names_itself_is_its_argument_whatever_options_there_are(app: Penstock) -> None:
+async def test_a_parameter_named_like_an_option_is_an_argument(app: Penstock) -> None:
     @app.task
     async def plain(delay: int) -> int:
         return delay

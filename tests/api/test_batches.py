@@ -188,7 +188,7 @@ async def test_batches_inside_batches(app: Penstock, tasks: Tasks) -> None:
     assert {one.name for one in tasks.told} == {"outer", "inner-0", "inner-1"}
 
 
-async def test_what_failed_is_retried_and_has_its_own_end(app: Penstock, tasks: Tasks) -> None:
+async def test_failed_members_are_retried_and_the_batch_ends_again(app: Penstock, tasks: Tasks) -> None:
     works = False
 
     @app.task(name="moody")

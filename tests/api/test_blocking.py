@@ -2,11 +2,11 @@
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock import Batch, Call, Job, JobContext, Penstock, PenstockError, Schedule, Task
+from penstock import Batch, Call, Job, JobContext, Penstock, PenstockError, QueueFull, Schedule, Task
 from penstock.api.lane import LaneControl
 from penstock.api.queue import QueueControl
 from penstock.engine.transport.blocking import blocking, is_blocking, run_blocking
@@ -40,7 +40,25 @@ async def test_a_twin_works_in_a_thread_and_on_the_thread_of_a_loop(app: Penstoc
     assert not is_blocking()
 
 
-async def test_several_calls_together_are_answered_in_their_order(app: Penstock) -> None:
+async def test_a_full_queue_is_the_same_error_for_every_way_to_enqueue(app: Penstock) -> None:
+    @app.task(queue="small")
+    async def nothing(number: int) -> None: ...
+
+    await app.queue("small").set(max_size=0)
+    batch = await app.batch().open()
+    ways: list[Callable[[], object]] = [
+        lambda: nothing.enqueue_sync(1),
+        lambda: app.enqueue_many_sync([nothing.call(1), nothing.call(2)]),
+        lambda: batch.add_sync(nothing.call(1)),
+        lambda: batch.add_many_sync([nothing.call(1), nothing.call(2)]),
+    ]
+    for way in ways:
+        with pytest.raises(QueueFull, match="small"):
+            await asyncio.to_thread(way)
+    await batch.seal()
+
+
+async def test_calls_sent_together_are_answered_in_their_order(app: Penstock) -> None:
     engine = app.client.engine
 
     async def together() -> list[object]:

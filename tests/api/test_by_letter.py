@@ -83,7 +83,7 @@ async def test_a_worker_that_stops_gives_it_back(app: Penstock) -> None:
         assert (await job.status()).attempt == 0
 
 
-async def test_what_was_handed_to_a_worker_whose_mail_is_lost_runs_when_it_looks(
+async def test_a_job_pushed_to_a_worker_that_lost_the_message_runs_at_its_next_lease(
     app: Penstock, monkeypatch: Any
 ) -> None:
     @app.task

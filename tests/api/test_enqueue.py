@@ -216,7 +216,7 @@ async def test_a_call_with_bad_arguments_in_the_middle_is_refused_where_it_is_wr
     assert await app.client.views.counts() == {}
 
 
-async def test_one_batch_of_calls_may_mix_tasks_queues_and_options(app: Penstock) -> None:
+async def test_enqueue_many_may_mix_tasks_queues_and_options(app: Penstock) -> None:
     @app.task(queue="a")
     async def one() -> int:
         return 1
@@ -398,9 +398,7 @@ async def test_priorities_come_first_and_inside_one_the_order_of_enqueueing(app:
 
 
 @pytest.mark.parametrize(("number", "calls"), [(1, 1), (2, 2), (3, 2), (4, 3), (PAGE, 3)])
-async def test_what_is_enqueued_while_a_call_is_on_its_way_travels_together(
-    app: Penstock, number: int, calls: int
-) -> None:
+async def test_jobs_enqueued_while_a_call_is_on_its_way_travel_together(app: Penstock, number: int, calls: int) -> None:
     """The first goes by itself; several that wait for the same answer go in two halves."""
 
     @app.task
@@ -610,7 +608,7 @@ async def test_thousands_of_enqueues_at_once_are_bounded_and_all_arrive(app: Pen
     assert (await app.client.views.counts())["default"]["ready"] == 5_001
 
 
-async def test_one_job_that_is_refused_does_not_spoil_its_tick(app: Penstock) -> None:
+async def test_a_refused_job_does_not_fail_the_others_of_its_tick(app: Penstock) -> None:
     @app.task
     async def echo(x: int) -> int:
         return x
@@ -757,7 +755,7 @@ def test_a_loop_that_ends_in_the_middle_of_enqueues_leaves_nothing_behind(single
     asyncio.run(_clean(app))
 
 
-def test_one_app_serves_one_loop_after_another_and_loops_side_by_side(url: str) -> None:
+def test_an_app_serves_loops_one_after_another_and_side_by_side(url: str) -> None:
     app = Penstock(namespace(), url=url)
 
     @app.task

@@ -16,14 +16,14 @@ async def send(user: int, subject: Any = "hi") -> None: ...
 
 
 @pytest.mark.parametrize("name", ["delay", "send", "apply_async", "send_with_options"])
-def test_what_others_call_enqueue_is_told(name: str) -> None:
+def test_a_name_from_another_library_raises_an_error_with_ours(name: str) -> None:
     with pytest.raises(AttributeError, match=r"enqueue_sync\(…\) from blocking code"):
         getattr(send, name)
     assert not hasattr(send, name)
     assert name not in dir(send)
 
 
-def test_what_nobody_has_is_an_ordinary_error() -> None:
+def test_an_unknown_attribute_is_an_ordinary_error() -> None:
     with pytest.raises(AttributeError, match=r"'Task' object has no attribute 'nothing'$"):
         getattr(send, "nothing")  # noqa: B009  (a type checker would see it)
     assert not hasattr(send, "nothing")
@@ -62,7 +62,7 @@ def test_a_middleware_that_is_no_async_function_is_refused(function: Any) -> Non
         app.middleware(function)
 
 
-async def test_what_blocks_is_refused_on_an_event_loop() -> None:
+async def test_blocking_methods_are_refused_on_an_event_loop() -> None:
     with pytest.raises(PenstockError, match=r"await run_until_idle\(\)"):
         app.run_until_idle_sync()
 

@@ -64,7 +64,7 @@ async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: 
     assert (await app.client.views.counts())["default"]["ready"] == 80
 
 
-async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Penstock) -> None:
+async def test_a_caller_cancelled_while_waiting_for_its_turn_delays_no_other(app: Penstock) -> None:
     engine, pipe = app.client.engine, await pipe_of(app)
     pipe.pause_writing()
     waiting = [asyncio.ensure_future(engine.script_client.run(engine.cancel([f"{n}"]))) for n in range(4)]

@@ -344,7 +344,7 @@ async def test_an_instant_of_the_last_century_is_past(app: Penstock) -> None:
     assert (await job.status()).state == "ready"  # is scheduled for 2046
 
 
-async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, unhandled: list[Any]) -> None:
+async def test_pages_sent_before_the_iterable_failed_are_awaited(app: Penstock, unhandled: list[Any]) -> None:
     slow = app.client.engine.script_client
     together = slow.together
 
@@ -370,7 +370,7 @@ async def test_what_was_sent_before_the_calls_failed_is_awaited(app: Penstock, u
 
 
 @pytest.mark.parametrize("wrong", [[5], [None], 5], ids=str)
-async def test_what_is_no_call_is_refused_with_an_error_of_ours(app: Penstock, wrong: Any) -> None:
+async def test_anything_but_a_call_is_refused_with_an_error_of_ours(app: Penstock, wrong: Any) -> None:
     with pytest.raises(PenstockError):
         await app.enqueue_many(wrong)
 
@@ -572,7 +572,7 @@ def test_a_loop_that_has_ended_is_not_kept(url: str) -> None:
     assert sum(loop() is not None for loop in loops) <= 1
 
 
-async def test_what_a_call_redacts_is_hidden_from_everybody(app: Penstock) -> None:
+async def test_arguments_that_a_call_redacts_are_hidden_from_everybody(app: Penstock) -> None:
     @app.task
     async def pay(pin: str) -> None: ...
 

@@ -283,7 +283,7 @@ async def _awaited(app: Penstock, how_many: int) -> bool:
     return await client.hlen(app.client.engine.keys("waiting")) - 1 == how_many
 
 
-async def test_who_gives_up_waiting_disturbs_nobody(app: Penstock) -> None:
+async def test_a_caller_that_gives_up_waiting_disturbs_no_other(app: Penstock) -> None:
     gate = asyncio.Event()
 
     @app.task

@@ -52,7 +52,7 @@ async def test_the_decorator_gives_the_task_itself(app: Penstock) -> None:
         assert (await (await app.schedule("both").run()).result(timeout=10)) == "1"
 
 
-async def test_one_that_was_removed_from_the_code_is_shown_as_orphaned_and_makes_no_jobs(app: Penstock) -> None:
+async def test_a_schedule_removed_from_the_code_is_shown_as_orphaned_and_makes_no_jobs(app: Penstock) -> None:
     for name in ("kept", "removed"):
 
         @app.every("100ms", id=name)
@@ -217,7 +217,7 @@ async def test_bad_options_are_refused_where_they_are_written(app: Penstock, opt
     assert app.program.schedules == {}
 
 
-async def test_what_cannot_be_scheduled_is_refused(app: Penstock) -> None:
+async def test_a_call_that_cannot_be_scheduled_is_refused(app: Penstock) -> None:
     @app.task(name="needs")
     async def needs(number: int) -> None: ...
 

@@ -559,7 +559,7 @@ async def _progress(job: Job[Any]) -> bool:
     return (await job.status()).progress is not None
 
 
-async def test_what_has_expired_never_runs(app: Penstock) -> None:
+async def test_an_expired_job_never_runs(app: Penstock) -> None:
     ran: list[int] = []
 
     @app.task
