@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from redis import exceptions as redis_errors
+
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.retry_policy import lasting
 from penstock.engine.transport.roundtrip import packed
