@@ -22,11 +22,11 @@ from tests.proxy import proxied, tls_before
 from tests.servers import Server, running
 
 
-async def pipe_of(app: Penstock) -> Any:
+async def connection_of(app: Penstock) -> Any:
     """The connection at hand."""
     for _ in range(2):  # it is at hand once the server that was found has been asked for again
         await app.client.engine.cancel(["x"])
-    return app.client.endpoint.pipe()
+    return app.client.endpoint.shared_connection()
 
 
 def big_page(app: Penstock) -> Any:
@@ -37,16 +37,16 @@ async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_i
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "penstock.server.connection.SLOW", 30
+        "penstock.server.connection.SLOW_SECONDS", 30
     )  # however busy the machine, all are sent on one connection
     port = int(url.rpartition(":")[2].partition("/")[0])
     with proxied(port) as proxy:
         async with Penstock(namespace(), url=proxy.url, deadline=10) as app:
-            pipe = await pipe_of(app)
+            connection = await connection_of(app)
             calls = [*(big_page(app) for _ in range(4)), *(app.client.engine.cancel([f"{n}"]) for n in range(3))]
             proxy.stall("requests")
             tasks = [asyncio.ensure_future(app.client.engine.script_client.run(call)) for call in calls]
-            await eventually(lambda: len(pipe._turns) >= 3)  # they wait for room
+            await eventually(lambda: len(connection._turns) >= 3)  # they wait for room
             proxy.cut()
             proxy.flow()
             async with asyncio.timeout(5):
@@ -64,30 +64,30 @@ async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: 
     assert (await app.client.views.counts())["default"]["ready"] == 80
 
 
-async def test_a_caller_cancelled_while_waiting_for_its_turn_delays_no_other(app: Penstock) -> None:
-    engine, pipe = app.client.engine, await pipe_of(app)
-    pipe.pause_writing()
+async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Penstock) -> None:
+    engine, connection = app.client.engine, await connection_of(app)
+    connection.pause_writing()
     waiting = [asyncio.ensure_future(engine.script_client.run(engine.cancel([f"{n}"]))) for n in range(4)]
-    await eventually(lambda: len(pipe._turns) == 4)
+    await eventually(lambda: len(connection._turns) == 4)
     for gone in waiting[:3]:
         gone.cancel()
-    pipe.resume_writing()
+    connection.resume_writing()
     async with asyncio.timeout(2):
         assert await waiting[3] == ["missing"]
-    assert not pipe.is_crowded
+    assert not connection.is_crowded
 
 
 async def test_a_connection_that_was_late_is_closed_once_it_has_answered(app: Penstock) -> None:
-    engine, first = app.client.engine, await pipe_of(app)
+    engine, first = app.client.engine, await connection_of(app)
     for _ in range(5):
         late = asyncio.ensure_future(engine.script_client.run(engine.cancel(["x"])))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         time.sleep(0.3)  # noqa: ASYNC251 - a program that is busy: the answer is there, and nobody reads it
         await asyncio.gather(late, engine.script_client.run(engine.cancel(["y"])))
-    assert not first.is_open or first is await pipe_of(app)
+    assert not first.is_open or first is await connection_of(app)
     client: Any = await app.client.endpoint.client()
-    assert sum(wire.is_open for wire in client.connection_pool._wires) == 1
+    assert sum(connection.is_open for connection in client.connection_pool._own) == 1
 
 
 async def test_a_call_to_a_server_that_stands_still_ends_by_its_deadline() -> None:

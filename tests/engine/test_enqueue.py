@@ -339,7 +339,7 @@ async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(
     job, key = new_job("a"), engine.keys("").decode()
     await engine.pause("other")  # a script that the server does not know yet would have all of them sent again
     call, other = engine.enqueue([job]), engine.enqueue([new_job("b", due=5)])
-    assert (call.few, other.few) == (True, False)
+    assert (call.fast_keys, other.fast_keys) == (True, False)
     assert str(engine.script_client._short(call)).count(key) == 12 < str(engine.script_client._short(other)).count(key)
     assert [placed.word for placed in await call] == ["created"]
     for again in (await engine.enqueue([job]), engine.enqueue([job]).sync()):  # it is there: the long way

@@ -12,7 +12,7 @@ from penstock.engine.answers import Leased
 from penstock.engine.engine import Engine
 from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import SCHEMA, load
-from penstock.engine.transport.roundtrip import packed
+from penstock.engine.transport.roundtrip import pack_command
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable, UnsuitableServer
 from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
@@ -226,12 +226,12 @@ async def test_a_server_that_was_never_there_is_unavailable_within_the_deadline(
 async def test_a_call_with_less_time_left_than_others_on_its_connection_is_refused_in_its_time(proxy: Proxy) -> None:
     async with opened(proxy.url) as engine:
         client: Any = await engine.script_client.endpoint.client()
-        pipe = await client.connection_pool.pipe()
+        pipe = await client.connection_pool.shared()
         proxy.stall("requests")
-        ping = packed(("PING",))
-        longer, begin = pipe.post(ping, 1, 20.0), time.monotonic()
+        ping = pack_command(("PING",))
+        longer, begin = pipe.roundtrip(ping, 1, 20.0), time.monotonic()
         with pytest.raises(TimeoutError):
-            await pipe.post(ping, 1, 0.1)
+            await pipe.roundtrip(ping, 1, 0.1)
         assert time.monotonic() - begin < 5
         proxy.flow()
         assert await longer == [b"PONG"]

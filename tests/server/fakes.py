@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 Answer = Callable[[bytes], bytes]
+GOOD = {"redis_version": "7.4.0", "role": "master", "loading": 0, "aof_enabled": 1, "maxmemory_policy": "noeviction"}
 
 
 @contextlib.contextmanager

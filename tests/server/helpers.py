@@ -9,16 +9,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import pytest
 import redis
 
+from penstock.errors import PenstockError
 from penstock.server.embedded.binary import find_binary
 from penstock.server.embedded.daemon import SERVER, WATCHER, owner_at
 from penstock.server.embedded.paths import path_lock, socket_path
+from penstock.server.endpoint import Endpoint
+from penstock.server.urls import parse
+from tests.server.fakes import Answer, serving
 from tests.servers import free_pair
 
 USER = Path(__file__).with_name("user.py")
+SLOT_KEY = b"penstock:{test}:meta"
 T = TypeVar("T")
 
 
@@ -151,3 +157,22 @@ class Server:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return True
         return False
+
+
+StartUser = Callable[..., User]
+StartServer = Callable[..., Server]
+
+
+def endpoint(url: str, **options: Any) -> Endpoint:
+    return Endpoint(parse(url), slot_key=SLOT_KEY, **options)
+
+
+def refusal(url: str, deadline: float = 0.3) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        endpoint(url, deadline=deadline).client_sync()
+    return caught.value
+
+
+def refusal_of(answer: Answer, scheme: str = "redis://", deadline: float = 0.3) -> PenstockError:
+    with serving(answer) as port:
+        return refusal(f"{scheme}127.0.0.1:{port}", deadline)

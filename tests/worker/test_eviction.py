@@ -21,13 +21,14 @@ OFTEN = 0.02  #: seconds between two looks, instead of a minute
 LEASE = "300ms"  #: of which each third is a renewal
 # The command line, in a process that looks as often.
 SUPERVISOR = (
-    f"import penstock.engine.transport.eviction_watch as e; e.INTERVAL = {OFTEN}; from penstock.cli import main; main()"
+    f"import penstock.engine.transport.eviction_watch as e; e.CHECK_INTERVAL = {OFTEN};"
+    "from penstock.cli import main; main()"
 )
 
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction_watch, "INTERVAL", OFTEN)
+    monkeypatch.setattr(eviction_watch, "CHECK_INTERVAL", OFTEN)
 
 
 def looks(server: Server) -> int:

@@ -207,7 +207,7 @@ class SendBuffer:
             len(self._in_flight) < MAX_IN_FLIGHT
             and before.task is not None
             and before.last_new_id() != ""
-            and not self._engine.script_client.is_troubled(before.task, before.begun)
+            and not self._engine.script_client.is_retrying(before.task, before.begun)
         )
 
     def _send_page(self) -> None:

@@ -168,9 +168,9 @@ class _LoopWaiter:
             self._subscriber = Subscriber(
                 self._engine.script_client,
                 _channels(self._engine, self._client),
-                letter=self._received,
-                opened=self._check_all,
-                failed=self._give_up,
+                on_message=self._received,
+                on_connect=self._check_all,
+                on_lasting_error=self._give_up,
             )
             self._spawn(self._subscriber.run())
         return self._subscriber

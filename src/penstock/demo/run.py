@@ -50,7 +50,7 @@ def _folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        daemon.end_at(folder, daemon.WATCHER, signal.SIGTERM)
+        daemon.signal_owner_at(folder, daemon.WATCHER, signal.SIGTERM)
         lock = daemon.open_lock(folder, daemon.SERVER)
         daemon.stop(lock)
         os.close(lock)

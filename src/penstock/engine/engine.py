@@ -105,7 +105,7 @@ class Engine:
             (job,) = jobs
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
-            return self.script_client.call("enqueue", (job.id, packed, job.payload), read, few=plain)
+            return self.script_client.call("enqueue", (job.id, packed, job.payload), read, fast_keys=plain)
         ids, (forms, alike) = [job.id for job in jobs], self._forms(jobs)
         _page(jobs, ALIKE if alike else PAGE)
         args: list[Argument] = [b""] * (3 * len(jobs))
@@ -113,7 +113,7 @@ class Engine:
         if behind:
             args.append(behind)
         read = partial(answers.read_placed, ids)
-        return self.script_client.call("enqueue", tuple(args), read, few=alike, behind=bool(behind))
+        return self.script_client.call("enqueue", tuple(args), read, fast_keys=alike, after_id=bool(behind))
 
     def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
         """Their headers packed, empty for one like that before it; and whether all are alike, and plain."""

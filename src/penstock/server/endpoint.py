@@ -1,4 +1,4 @@
-"""Where the server of one namespace is right now, and verified connections to it."""
+"""Where the server of one namespace is right now, and clients that are connected to it."""
 
 import asyncio
 import os
@@ -12,35 +12,34 @@ import redis
 import redis.asyncio
 
 from penstock.errors import PenstockError
-from penstock.server.connection import LATE, SharedConnection
-from penstock.server.locate import Locator
+from penstock.server.connection import LATE_SECONDS, SharedConnection
 from penstock.server.pool import Node, Pool, SyncPool, open_async, open_sync
-from penstock.server.search import Search, result, result_sync
+from penstock.server.topology import Locator, Search, result, result_sync
 from penstock.server.urls import Url
 
 
 @dataclass(frozen=True, slots=True)
-class _Async:
-    """The client of one event loop; finishing its life closes it."""
+class _LoopClient:
+    """The client of one event loop; finishing its lifespan closes it."""
 
     node: Node
     client: redis.asyncio.Redis
     pool: Pool
-    life: AsyncGenerator[None, None]
+    lifespan: AsyncGenerator[None, None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sync:
+class _SyncClient:
     node: Node
     client: redis.Redis
     pool: SyncPool
 
 
 class Endpoint:
-    """Where the server of one namespace is right now, and verified connections to it.
+    """Clients of the verified server of one namespace: one for each event loop, and one for blocking code.
 
-    Whoever fails calls ``forget`` and asks for a client again. Many may do so at once: they share one search, and when
-    it finds the same server as before, the client stays, so that nobody's call is cut off by another's failure.
+    A caller whose call failed calls `forget` and asks for a client again. Many may do so at once: they share one
+    search, and when it finds the same server, the client stays, so that one failure does not end the calls of others.
     """
 
     def __init__(
@@ -52,17 +51,17 @@ class Endpoint:
         socket_timeout: float = 5.0,
         searches_once: bool = False,
     ) -> None:
-        """`deadline`: seconds of one search; `searches_once`: whoever needs a client is told if that fails."""
+        """`deadline`: seconds of one search; `searches_once`: if that fails, calls fail, too, and search no more."""
         self.searches_once = searches_once
         self._locator = Locator(url, slot_key, deadline)
         self._timeout = socket_timeout
         self._search = Search(self._locator.locate)
-        self._asyncs: dict[asyncio.AbstractEventLoop, _Async] = {}
-        self._looking: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
-        self._inherited: list[_Async] = []
-        self._sync: _Sync | None = None
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
+        self._checks: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self._inherited: list[_LoopClient] = []
+        self._sync: _SyncClient | None = None
         self._lock = threading.Lock()
-        _tell_after_fork(self)
+        _call_after_fork(self)
 
     def __repr__(self) -> str:
         return f"Endpoint({str(self)!r})"
@@ -70,103 +69,109 @@ class Endpoint:
     def __str__(self) -> str:
         return str(self._locator.url)
 
+    # Clients
+
     async def client(self) -> redis.asyncio.Redis:
-        """Give this loop's client of the server, which has been found and verified."""
-        current = self._asyncs.get(asyncio.get_running_loop())
-        if current is not None and current.node is self._search.found:
+        """The client that this loop has of the verified server, after a search if need be."""
+        if (current := self._current()) is not None:
             return current.client
         while True:
             search = self._search.join()
             node = await result(search)
-            # While this task slept another may have forgotten that server and found the next.
+            # Meanwhile another task may have forgotten that server and found the next.
             if self._search.is_current(search):
                 return await self._client_of(node)
 
     @property
     def is_open(self) -> bool:
-        """Whether this loop has a client of a verified server."""
-        current = self._asyncs.get(asyncio.get_running_loop())
-        return current is not None and current.node is self._search.found
+        """Whether this loop has a client of the verified server."""
+        return self._current() is not None
 
-    def pipe(self) -> SharedConnection | None:
-        """Give the connection that all of this loop share, if there is one to a verified server, and it answers."""
-        current = self._asyncs.get(asyncio.get_running_loop())
-        return current.pool.at_hand if current is not None and current.node is self._search.found else None
+    def shared_connection(self) -> SharedConnection | None:
+        """The connection that all calls of this loop share, if there is one to the verified server and it answers."""
+        current = self._current()
+        return current.pool.open_shared if current is not None else None
 
-    def at_hand_sync(self) -> redis.Redis | None:
-        """Give this process' blocking client of the server, if that has been found and verified."""
+    def _current(self) -> _LoopClient | None:
+        current = self._loops.get(asyncio.get_running_loop())
+        return current if current is not None and current.node is self._search.node else None
+
+    def open_client_sync(self) -> redis.Redis | None:
+        """The blocking client of the verified server, if there is one."""
         current = self._sync
-        return current.client if current is not None and current.node is self._search.found else None
+        return current.client if current is not None and current.node is self._search.node else None
 
-    def client_sync(self, within: float | None = None) -> redis.Redis:
-        """The same, after a search if need be; TimeoutError if it is not found within so many seconds."""
-        if (found := self.at_hand_sync()) is not None:
-            return found
-        node = result_sync(self._search.join(), within)
+    def client_sync(self, timeout: float | None = None) -> redis.Redis:
+        """The same, after a search if need be; TimeoutError if that takes longer than so many seconds."""
+        if (client := self.open_client_sync()) is not None:
+            return client
+        node = result_sync(self._search.join(), timeout)
         with self._lock:
             if self._sync is None or self._sync.node != node:
                 self._drop_sync()
-                self._sync = _Sync(node, *open_sync(node, self._timeout))
-                self._tell_loops(node)
+                self._sync = _SyncClient(node, *open_sync(node, self._timeout))
+                self._check_on_loops(node)
             return self._sync.client
 
     # A server that hangs: another one may have taken its place
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look for the right server as long as this takes, from the time on when it is late.
+        """While the block takes longer than it should, check every second whether there is another server.
 
-        If there is another one, the connections to the old one end, and so does whatever waits for it.
+        If there is, the connections to the old one are closed, and whatever waits for it fails.
         """
         loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
 
-        def wait() -> None:
-            timers[:] = [loop.call_later(LATE, look)]
+        def start_timer() -> None:
+            timers[:] = [loop.call_later(LATE_SECONDS, check)]
 
-        def look() -> None:
-            self._look_again()
-            wait()
+        def check() -> None:
+            self._check()
+            start_timer()
 
-        wait()
+        start_timer()
         try:
             yield
         finally:
             timers[0].cancel()
 
-    def _look_again(self) -> None:
-        """On this loop, in the background, unless that is done already."""
+    def _check(self) -> None:
+        """Search the server in a task of this loop, unless one does so already."""
         loop = asyncio.get_running_loop()
-        if loop in self._asyncs and loop not in self._looking:
-            self._looking[loop] = loop.create_task(self._follow())
-            self._looking[loop].add_done_callback(lambda _: self._looking.pop(loop, None))
+        if loop in self._loops and loop not in self._checks:
+            self._checks[loop] = loop.create_task(self._follow())
+            self._checks[loop].add_done_callback(lambda _: self._checks.pop(loop, None))
 
     async def _follow(self) -> None:
         self._search.drop()
         with suppress(PenstockError):
             await self.client()
 
-    def is_right_sync(self, client: redis.Redis, within: float) -> bool:
-        """Whether this client's server still is the one to ask, as far as can be found out."""
+    def is_current_sync(self, client: redis.Redis, timeout: float) -> bool:
+        """Search the server; False if it is not the one of this client any more."""
         current = self._sync
         if current is None or current.client is not client:
             return False
         self._search.drop()
         try:
-            return result_sync(self._search.join(), max(within, 0)) == current.node
+            return result_sync(self._search.join(), max(timeout, 0)) == current.node
         except (PenstockError, TimeoutError):
             return True
 
-    def _tell_loops(self, node: Node) -> None:
-        """Those who only listen there would not notice that the server is another one."""
-        for loop, current in list(self._asyncs.items()):
+    def _check_on_loops(self, node: Node) -> None:
+        """Have the loops follow to another server: subscriptions would not notice that theirs was replaced."""
+        for loop, current in list(self._loops.items()):
             if current.node != node:
                 with suppress(RuntimeError):  # it has been closed
-                    loop.call_soon_threadsafe(self._look_again)
+                    loop.call_soon_threadsafe(self._check)
+
+    # Forgetting and closing
 
     async def forget(self) -> None:
-        """Have the server searched and verified anew; idle connections are dropped, those in use are left alone."""
+        """Have the server searched and verified again; connections in use are left alone."""
         self._search.drop()
-        current = self._asyncs.get(asyncio.get_running_loop())
+        current = self._loops.get(asyncio.get_running_loop())
         if current is not None:
             await current.pool.drop_idle()
 
@@ -178,11 +183,12 @@ class Endpoint:
 
     async def aclose(self) -> None:
         """Close this loop's client and the blocking one."""
-        current = self._asyncs.get(asyncio.get_running_loop())
-        if (looking := self._looking.pop(asyncio.get_running_loop(), None)) is not None:
-            looking.cancel()
+        loop = asyncio.get_running_loop()
+        current = self._loops.get(loop)
+        if (check := self._checks.pop(loop, None)) is not None:
+            check.cancel()
         if current is not None:
-            await current.life.aclose()
+            await current.lifespan.aclose()
         self.close()
 
     def close(self) -> None:
@@ -191,42 +197,41 @@ class Endpoint:
         self._abandon_closed_loops()
         with self._lock:
             self._drop_sync()
-        if not self._asyncs:
+        if not self._loops:
             self._locator.release()
 
     async def _client_of(self, node: Node) -> redis.asyncio.Redis:
         loop = asyncio.get_running_loop()
-        current = self._asyncs.get(loop)
+        current = self._loops.get(loop)
         if current is not None and current.node == node:
             return current.client
-        # No other task runs before the new client is in place: starting its life does not suspend.
+        # No other task runs before the new client is in place: starting its lifespan does not suspend.
         self._abandon_closed_loops()
-        fresh = self._asyncs[loop] = self._open(node, loop)
-        await anext(fresh.life)
+        opened = self._loops[loop] = self._open(node, loop)
+        await anext(opened.lifespan)
         if current is not None:
-            await current.life.aclose()
-        return fresh.client
+            await current.lifespan.aclose()
+        return opened.client
 
-    def _open(self, node: Node, loop: asyncio.AbstractEventLoop) -> _Async:
+    def _open(self, node: Node, loop: asyncio.AbstractEventLoop) -> _LoopClient:
         client, pool = open_async(node)
-        pool.on_late = self._look_again
-        return _Async(node, client, pool, self._life(pool, loop))
+        pool.on_late = self._check
+        return _LoopClient(node, client, pool, self._lifespan(pool, loop))
 
-    async def _life(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
-        """Close the pool at the latest with its loop: `asyncio.run` finishes open generators before it closes."""
+    async def _lifespan(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+        """Close the pool with its loop at the latest: `asyncio.run` finishes open generators before it closes."""
         try:
             yield
         finally:
-            if loop in self._asyncs and self._asyncs[loop].pool is pool:
-                del self._asyncs[loop]
+            if loop in self._loops and self._loops[loop].pool is pool:
+                del self._loops[loop]
             await pool.retire()
 
     def _abandon_closed_loops(self) -> None:
-        for loop in [
-            loop for loop in list(self._asyncs) if loop.is_closed()
-        ]:  # copied at once: other threads add theirs
-            if (ended := self._asyncs.pop(loop, None)) is not None:
-                ended.pool.abandon()
+        closed = [loop for loop in list(self._loops) if loop.is_closed()]  # copied at once: other threads add theirs
+        for loop in closed:
+            if (current := self._loops.pop(loop, None)) is not None:
+                current.pool.abandon()
 
     def _drop_sync(self) -> None:
         if self._sync is not None:
@@ -234,21 +239,21 @@ class Endpoint:
         self._sync = None
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: connections, and threads that search, belong to the parent."""
-        # Kept, not dropped: closing an inherited stream would take it out of the parent's epoll as well.
-        self._inherited += self._asyncs.values()
-        self._asyncs = {}
-        self._looking = {}
+        """Start empty in a forked child: connections, and threads that search, belong to the parent."""
+        # Kept, because closing an inherited stream would take it out of the parent's epoll as well.
+        self._inherited += self._loops.values()
+        self._loops = {}
+        self._checks = {}
         self._sync = None
         self._lock = threading.Lock()
         self._search = Search(self._locator.locate)
 
 
-def _tell_after_fork(endpoint: Endpoint) -> None:
-    alive = weakref.ref(endpoint)
+def _call_after_fork(endpoint: Endpoint) -> None:
+    reference = weakref.ref(endpoint)
 
-    def tell() -> None:
-        if (endpoint := alive()) is not None:
+    def after_fork() -> None:
+        if (endpoint := reference()) is not None:
             endpoint.after_fork()
 
-    os.register_at_fork(after_in_child=tell)
+    os.register_at_fork(after_in_child=after_fork)

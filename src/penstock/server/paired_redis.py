@@ -1,4 +1,4 @@
-"""redis-py's commands over connections whose answers pair with their commands (`pipes.py`).
+"""redis-py's commands over connections whose answers pair with their commands (`connection.py`).
 
 Its own connections trust that the next reply is the answer to the last command. One that a proxy passes on twice would
 be read as the answer to the next question. Only pub/sub and commands that block have connections of redis-py.
@@ -18,16 +18,16 @@ Command = tuple[Any, ...]
 BLOCKING: Final = frozenset({"BLPOP", "BRPOP", "BLMOVE", "BZPOPMIN", "BZPOPMAX", "WAIT", "WAITAOF"})
 
 
-async def post(pool: Any, commands: Sequence[bytes]) -> list[Any]:
-    """Commands out, answers back, errors among them, on the connection that all calls of this pool share.
+async def roundtrip_shared(pool: Any, commands: Sequence[bytes]) -> list[Any]:
+    """Send commands on the connection that all callers of this pool share; return their answers, errors among them.
 
-    Who is cancelled leaves it as it is: the answers still come, and nobody can take them for their own.
+    If the caller is cancelled, the answers still come and are dropped: no other call can get them.
     """
-    pipe = await pool.pipe()
-    if pipe.is_crowded:
-        await pipe.wait_for_turn()
-        pipe = await pool.pipe()  # it may have ended meanwhile, or be late
-    answers: list[Any] = await pipe.post(b"".join(commands), len(commands))
+    connection = await pool.shared()
+    if connection.is_crowded:
+        await connection.wait_for_turn()
+        connection = await pool.shared()  # it may have been closed meanwhile, or be slow
+    answers: list[Any] = await connection.roundtrip(b"".join(commands), len(commands))
     return unless_lost(answers)
 
 
@@ -53,7 +53,7 @@ class PairedRedis(redis.asyncio.Redis):
         return PairedPipeline(self, transaction=transaction)
 
     async def answers(self, commands: Sequence[Command]) -> list[Any]:
-        return await post(self.connection_pool, [_packed(command) for command in commands])
+        return await roundtrip_shared(self.connection_pool, [_packed(command) for command in commands])
 
 
 class PairedPipeline(AsyncPipeline):
@@ -88,14 +88,15 @@ class PairedSyncRedis(redis.Redis):
 
     def answers(self, commands: Sequence[Command]) -> list[Any]:
         pool: Any = self.connection_pool
-        wire = pool.take()
+        connection = pool.take()
+        packed = b"".join(map(_packed, commands))
         try:
-            found: list[Any] = wire.trip(b"".join(map(_packed, commands)), len(commands), self._timeout, lambda: True)
+            answers: list[Any] = connection.roundtrip(packed, len(commands), self._timeout, lambda: True)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        pool.give_back(wire)
-        return unless_lost(found)
+        pool.give_back(connection)
+        return unless_lost(answers)
 
 
 class PairedSyncPipeline(Pipeline):

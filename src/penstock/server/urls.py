@@ -1,4 +1,4 @@
-"""One text that says where the server is. A password is never shown again, not even in an error about it."""
+"""Parsing server URLs. A password is never shown again, not even in an error about it."""
 
 import os
 from collections.abc import Mapping
@@ -11,10 +11,9 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from penstock.errors import BadOption
 
-VARIABLE = "PENSTOCK_URL"
+URL_VARIABLE = "PENSTOCK_URL"
 DEFAULT_PORT = 6379
-# What fits into a socket address on Linux.
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH_BYTES = 107  # in a socket address on Linux
 
 Kind = Literal["embedded", "tcp", "unix", "cluster", "sentinel"]
 Address = tuple[str, int]
@@ -50,9 +49,9 @@ class Url:
 
     def __str__(self) -> str:
         scheme = next(name for name, meaning in SCHEMES.items() if meaning == (self.kind, self.tls))
-        place = ",".join(show(address) for address in self.hosts) or quote(str(self.path))
+        location = ",".join(show(address) for address in self.hosts) or quote(str(self.path))
         db = "" if not self.db else f"?db={self.db}" if self.kind == "unix" else f"/{self.db}"
-        return f"{scheme}://{self._credentials()}{place}{db}"
+        return f"{scheme}://{self._credentials()}{location}{db}"
 
     def __repr__(self) -> str:
         return f"Url({str(self)!r})"
@@ -69,7 +68,7 @@ class _Parts:
     kind: Kind
     tls: bool
     credentials: str
-    place: str
+    hosts: str
     path: str
     settings: Mapping[str, str]
 
@@ -81,8 +80,8 @@ def show(address: Address) -> str:
 
 
 def parse(text: str | None = None) -> Url:
-    """Read a URL; without one ``$PENSTOCK_URL``, and without that the embedded server."""
-    parts = _split(os.environ.get(VARIABLE) or "embedded://" if text is None else text)
+    """Parse a URL, by default ``$PENSTOCK_URL``, and by default of that the embedded server."""
+    parts = _split(os.environ.get(URL_VARIABLE) or "embedded://" if text is None else text)
     match parts.kind:
         case "embedded":
             return _embedded(parts)
@@ -100,8 +99,8 @@ def _split(text: str) -> _Parts:
     authority, slash, path = rest.partition("/")
     if "@" in path + query and "@" not in authority and kind != "embedded":
         raise BadOption(f"A password in a {scheme}:// URL must be percent-encoded: write %2F for / and %3F for ?.")
-    credentials, _, place = authority.rpartition("@")
-    return _Parts(scheme, kind, tls, credentials, place, slash + path, _settings(scheme, query, tls=tls))
+    credentials, _, hosts = authority.rpartition("@")
+    return _Parts(scheme, kind, tls, credentials, hosts, slash + path, _settings(scheme, query, tls=tls))
 
 
 def _scheme(text: str) -> tuple[str, Kind, bool, str]:
@@ -112,8 +111,8 @@ def _scheme(text: str) -> tuple[str, Kind, bool, str]:
     # Valkey is the same everywhere; `valkeys` is to `valkey` what `rediss` is to `redis`.
     name = scheme.lower().replace("valkey", "redis", 1)
     if name not in SCHEMES:
-        near = get_close_matches(name, SCHEMES, n=1)
-        hint = f" Did you mean {near[0]}://?" if near else ""
+        similar = get_close_matches(name, SCHEMES, n=1)
+        hint = f" Did you mean {similar[0]}://?" if similar else ""
         raise BadOption(f"The URL's scheme {scheme!r} is unknown.{hint} Valid: {EXAMPLES}; valkey… is the same.")
     return scheme, *SCHEMES[name], rest
 
@@ -129,7 +128,7 @@ def _settings(scheme: str, query: str, *, tls: bool) -> dict[str, str]:
 
 
 def _embedded(parts: _Parts) -> Url:
-    if parts.place or parts.credentials:
+    if parts.hosts or parts.credentials:
         raise BadOption("An embedded:// URL has no host: write embedded:///some/directory with three slashes.")
     folder = Path(unquote(parts.path)) if parts.path.strip("/") else _project() / ".penstock"
     return Url("embedded", path=folder.resolve())
@@ -142,17 +141,17 @@ def _project() -> Path:
 
 def _unix(parts: _Parts) -> Url:
     socket = Path(unquote(parts.path))
-    if parts.place or not parts.path.strip("/"):
+    if parts.hosts or not parts.path.strip("/"):
         raise BadOption("A unix:// URL needs the absolute path of a socket: write unix:///run/valkey.sock.")
-    if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
-        raise BadOption(f"The socket's path is longer than {LONGEST_SOCKET_PATH} bytes: move it to a shorter one.")
+    if len(os.fsencode(socket)) > MAX_SOCKET_PATH_BYTES:
+        raise BadOption(f"The socket's path is longer than {MAX_SOCKET_PATH_BYTES} bytes: move it to a shorter one.")
     username, password = _userinfo(parts.credentials)
     return Url("unix", path=socket, username=username, password=password, db=_db(parts.settings.get("db", "")))
 
 
 def _network(parts: _Parts) -> Url:
     username, password = _userinfo(parts.credentials)
-    hosts = tuple(_address(text) for text in parts.place.split(","))
+    hosts = tuple(_address(text) for text in parts.hosts.split(","))
     if parts.kind == "tcp" and len(hosts) > 1:
         raise BadOption(f"A {parts.scheme}:// URL has one host; a cluster's is {parts.scheme}+cluster://host,host.")
     db = _db(parts.settings.get("db") or parts.path)

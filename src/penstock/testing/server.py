@@ -7,7 +7,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from penstock.server.embedded.launch import LINGER
+from penstock.server.embedded.launch import LINGER_VARIABLE
 from penstock.server.embedded.server import EmbeddedServer
 
 VARIABLE = "PENSTOCK_TEST_URL"  #: a server to test on instead
@@ -16,13 +16,13 @@ VARIABLE = "PENSTOCK_TEST_URL"  #: a server to test on instead
 def serve(folder: Path) -> tuple[str, EmbeddedServer]:
     """The URL of an embedded server with its data there, and a hold on it: it ends soon after the last release."""
     user = EmbeddedServer(folder, announce=False)
-    before = os.environ.get(LINGER)
-    os.environ[LINGER] = before or "0.5"
+    before = os.environ.get(LINGER_VARIABLE)
+    os.environ[LINGER_VARIABLE] = before or "0.5"
     try:
         return f"unix://{user.ensure()}", user
     finally:
         if before is None:
-            del os.environ[LINGER]
+            del os.environ[LINGER_VARIABLE]
 
 
 @cache

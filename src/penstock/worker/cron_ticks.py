@@ -4,7 +4,6 @@ import logging
 
 from penstock.engine.answers import DueCron, DueCrons
 from penstock.engine.engine import Engine
-from penstock.engine.transport.isolated_calls import send_isolated
 from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import PenstockError
 from penstock.model.schedule import plan
@@ -17,7 +16,7 @@ async def tick(engine: Engine, due: DueCrons) -> int:
     calls = [(cron.id, call) for cron in due.crons if (call := _call(engine, cron, due.now)) is not None]
     if not calls:
         return 0
-    answers = await send_isolated(engine.script_client, [call for _, call in calls])
+    answers = await engine.script_client.isolated([call for _, call in calls])
     words: dict[str, str] = {}
     for (schedule, call), raw in zip(calls, answers, strict=True):
         if isinstance(raw, Exception):

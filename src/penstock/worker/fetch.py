@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from penstock.engine.answers import Leased, read_letter
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.isolated_calls import send_isolated
 from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import PenstockError
 from penstock.worker.heartbeat import Heartbeat
@@ -186,11 +185,11 @@ class Fetcher:
             try:
                 await self._round(look)
                 pause = 0.05
-                self._health.back(loop)
+                self._health.succeeded(loop)
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("a round failed, %d runs wait to be settled", len(self._outcomes))
-                self._health.lost(loop, error if isinstance(error, PenstockError) else PenstockError(str(error)))
+                self._health.failed(loop, error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 pause = min(pause * 2, 2.0)
                 await self._health.pause(loop, pause)
                 self.look()
@@ -245,7 +244,7 @@ class Fetcher:
             calls.append(self._lease(own, number, want))
         self._news = False
         try:
-            answers = await send_isolated(self._engine.script_client, calls)
+            answers = await self._engine.script_client.isolated(calls)
             settled = await self._singly(settles, answers)
         except BaseException:
             self._outcomes = outcomes + self._outcomes
@@ -279,7 +278,7 @@ class Fetcher:
             else:
                 settled.append((runs, call, answer))
         if alone:
-            again = await send_isolated(self._engine.script_client, [call for _, call in alone])
+            again = await self._engine.script_client.isolated([call for _, call in alone])
             settled += [(runs, call, answer) for (runs, call), answer in zip(alone, again, strict=True)]
         return settled
 

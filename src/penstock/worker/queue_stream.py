@@ -18,7 +18,7 @@ from penstock.api.program import Program
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import PAGE
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.subscriber import QUIET_WORKER, Subscriber
+from penstock.engine.transport.subscriber import WORKER_PING_AFTER, Subscriber
 from penstock.errors import BadOption, PenstockError, StaleLease
 from penstock.model import backoff
 from penstock.model.backoff import Backoff
@@ -229,11 +229,11 @@ class QueueStream:
         mailbox = Subscriber(
             self._engine.script_client,
             channels,
-            letter=self._letter,
-            opened=self._look,
-            failed=self._unheard,
+            on_message=self._letter,
+            on_connect=self._look,
+            on_lasting_error=self._unheard,
             health=self._health,
-            quiet=QUIET_WORKER,
+            ping_after=WORKER_PING_AFTER,
         )
         self._mail = asyncio.create_task(mailbox.run())
 
@@ -261,10 +261,10 @@ class QueueStream:
             room = self._limit - len(self._unsettled)
             try:
                 more = room > 0 and await self._take(room)
-                self._health.back("stream")
+                self._health.succeeded("stream")
                 pause = 0.05
             except PenstockError as error:
-                self._health.lost("stream", error)
+                self._health.failed("stream", error)
                 pause = min(pause * 2, 2.0)
                 await self._health.pause("stream", pause)
                 more = True

@@ -58,7 +58,7 @@ class RenewalThread:
                 if not well:
                     log.warning("the worker's lease is renewed again")
                 well, wait = True, self._life / 3000
-                self._eviction.look_sync()
+                self._eviction.check_sync()
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("the worker's lease could not be renewed")

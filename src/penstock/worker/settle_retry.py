@@ -59,14 +59,14 @@ class SettleRetry:
                     ((_, call),) = settle(self._engine, [settled])
                     (word,) = await call
                 except Unavailable as error:
-                    self._health.lost(name, error)
+                    self._health.failed(name, error)
                     await self._health.pause(name, pause)
                 except Exception as error:  # noqa: BLE001  (the server refuses this one; somebody may mend what is wrong)
                     if pause < LONGEST_PAUSE:
                         log.warning("job %s could not be settled; trying again until it is: %s", settled.id, error)
                     await asyncio.sleep(pause)
                 else:
-                    self._health.back(name)
+                    self._health.succeeded(name)
                     return word
                 pause = min(pause * 2, LONGEST_PAUSE)
         except asyncio.CancelledError:

@@ -13,7 +13,6 @@ from penstock.engine.answers import Chores, Due, DueCrons
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.isolated_calls import send_isolated
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable
 from penstock.worker.cron_ticks import tick
 
@@ -96,11 +95,11 @@ class Timer:
                 continue
             try:
                 await self._see_to(late, clock())
-                self._health.back("timer")
+                self._health.succeeded("timer")
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("the timer failed; it goes on")
-                self._health.lost("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
+                self._health.failed("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
                 self._at |= dict.fromkeys((*late, *DUE), 0.0)  # a letter may have been lost meanwhile
                 await self._health.pause("timer", TROUBLE)
 
@@ -140,7 +139,7 @@ class Timer:
         }
         self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
         try:
-            answers = await send_isolated(self._engine.script_client, [calls[step] for step in steps])
+            answers = await self._engine.script_client.isolated([calls[step] for step in steps])
         except PenstockError:
             self._ended |= ended
             raise

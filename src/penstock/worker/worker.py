@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from penstock.api.program import Program
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.subscriber import QUIET_WORKER, Subscriber
+from penstock.engine.transport.subscriber import WORKER_PING_AFTER, Subscriber
 from penstock.errors import BadOption, PenstockError, Unavailable
 from penstock.model.options import Queues
 from penstock.model.schedule import first
@@ -162,7 +162,7 @@ class Worker:
             except Unavailable as error:
                 if self._supervised is None:
                     raise
-                self._health.lost("start", error)
+                self._health.failed("start", error)
                 await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _rebirths(self) -> None:
@@ -174,7 +174,7 @@ class Worker:
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("worker %s could not begin anew", self.name)
-                self._health.lost("start", error)
+                self._health.failed("start", error)
                 await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _begin(self) -> None:
@@ -187,7 +187,7 @@ class Worker:
         valid_until = time.monotonic() + self._life / 1000
         await self._engine.register(name, self._life, json.dumps(info), self._queues.names)
         await self._declare(name)
-        self._health.back("start")
+        self._health.succeeded("start")
         self.name = name
         self._lost.clear()
         self._heartbeat.begin(name, info, self._queues.names, valid_until)
@@ -207,11 +207,11 @@ class Worker:
         mailbox = Subscriber(
             self._engine.script_client,
             channels,
-            letter=letter,
-            opened=self._look,
-            failed=self._unheard,
+            on_message=letter,
+            on_connect=self._look,
+            on_lasting_error=self._unheard,
             health=self._health,
-            quiet=QUIET_WORKER,
+            ping_after=WORKER_PING_AFTER,
         )
         self._mail = asyncio.create_task(mailbox.run())
 

@@ -1,4 +1,4 @@
-"""Whether the server can be reached, said once per change, however many loops find out."""
+"""Whether the server can be used, logged once per change, however many loops find out."""
 
 import asyncio
 import logging
@@ -11,58 +11,59 @@ from penstock.errors import CannotConnect, PenstockError, Unavailable
 
 log = logging.getLogger("penstock")
 
-LONGEST: Final = 30.0  #: seconds that a loop leaves it to another to find the server
+MAX_WAIT: Final = 30.0  #: seconds that a loop leaves it to another one to try
 
 
 class ConnectionHealth:
-    """Shared by the loops of one process; each says how it fares."""
+    """Shared by the loops of one process; each reports under its name whether it could do its work."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, str] = {}  #: loop → kind of its last error
-        self._away: dict[str, None] = {}  #: those of them for which there is no server, in the order of their loss
-        self._since = 0.0
-        self._found = asyncio.Event()
-        self.failures = 0  #: how often one of them could not do its work
+        self._errors: dict[str, str] = {}  #: loop → kind of its last error
+        self._without_server: dict[str, None] = {}  #: those of them for which there is no server, first come first
+        self._broken_since = 0.0
+        self._recovered = asyncio.Event()
+        self.failures = 0  #: of all loops together
 
     @property
-    def well(self) -> bool:
-        return not self._lost
+    def is_ok(self) -> bool:
+        return not self._errors
 
-    def lost(self, loop: str, error: BaseException) -> None:
-        """It could not do its work, and tries again."""
+    def failed(self, loop: str, error: BaseException) -> None:
+        """The loop could not do its work, and will try again."""
         kind = type(error).__name__
         self.failures += 1
-        if not self._lost:
-            self._since = time.monotonic()
-        if kind not in self._lost.values():
+        if not self._errors:
+            self._broken_since = time.monotonic()
+        if kind not in self._errors.values():
             log.warning("the server cannot be used (%s); trying again until it can", error)
-        self._lost[loop] = kind
-        if isinstance(error, PenstockError) and (
-            isinstance(error, CannotConnect) or not isinstance(error, Unavailable)
-        ):
-            self._away.pop(loop, None)
-            self._found.set()  # there is one: nobody waits for this loop any more
+        self._errors[loop] = kind
+        if isinstance(error, Unavailable) and not isinstance(error, CannotConnect):
+            self._without_server[loop] = None
+            self._recovered.clear()
+        elif isinstance(error, PenstockError):
+            self._without_server.pop(loop, None)
+            self._recovered.set()  # there is a server: nobody waits for this loop any more
         else:
-            self._away[loop] = None
-            self._found.clear()
+            self._without_server[loop] = None
+            self._recovered.clear()
 
     async def pause(self, loop: str, seconds: float) -> None:
-        """Before a loop tries again: the one that lost the server first tries for all, the others wait until it could.
+        """Wait before the loop tries again. The first that lost the server tries for all; the others wait for it.
 
-        One that failed for another reason fails alone, and nobody waits for it.
+        A loop that failed for another reason tries for itself.
         """
-        if loop not in self._away or next(iter(self._away)) == loop:
+        if loop not in self._without_server or next(iter(self._without_server)) == loop:
             await asyncio.sleep(random.uniform(seconds / 2, seconds))  # noqa: S311  (jitter)
         else:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST):
-                    await self._found.wait()
+                async with asyncio.timeout(MAX_WAIT):
+                    await self._recovered.wait()
 
-    def back(self, loop: str) -> None:
-        """It could."""
-        if not self._lost or not self._lost.pop(loop, ""):
+    def succeeded(self, loop: str) -> None:
+        """The loop could do its work."""
+        if not self._errors or not self._errors.pop(loop, ""):
             return
-        self._away.pop(loop, None)
-        self._found.set()
-        if not self._lost:
-            log.warning("the server can be used again, after %.1f s", time.monotonic() - self._since)
+        self._without_server.pop(loop, None)
+        self._recovered.set()
+        if not self._errors:
+            log.warning("the server can be used again, after %.1f s", time.monotonic() - self._broken_since)

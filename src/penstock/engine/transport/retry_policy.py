@@ -1,4 +1,4 @@
-"""What an error of the server means: wait and send again, look elsewhere, give it what it lost, or tell the caller."""
+"""What to do after an error of the server: wait and send again, find the server again, or raise an error of ours."""
 
 import random
 import re
@@ -11,16 +11,19 @@ from penstock.engine.scripts import SCHEMA
 from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable, may_pass
 from penstock.server.endpoint import Endpoint
 
-SHORTEST_PAUSE: Final = 0.01  #: seconds; twice as long after each error
-LONGEST_PAUSE: Final = 1.0
+#: The errors that a `RetryPolicy` decides on; all others are bugs.
+RETRIED: Final = (redis_errors.RedisError, OSError, Unavailable)
+MIN_PAUSE: Final = 0.01  #: seconds; twice as long after each error
+MAX_PAUSE: Final = 1.0
 
-# Not executed, and it passes by itself: wait and send again. The second group also needs another connection or node.
+# The first word of errors after which nothing was executed and which pass: wait and send again.
 _PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MISCONF", "NOREPLICAS", "ASK"})
+# The same, but the next attempt needs another connection or node.
 _ELSEWHERE = frozenset({"MOVED", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN"})
 _MISSING = frozenset({"PENSTOCKSCHEMA missing", "Function not found"})
 _NO_FUNCTIONS: Final = re.compile(r"\bfcall\b", re.IGNORECASE)  # errors of functions do not name it
-# redis-py cuts the code off the texts of these.
-_CODES: Final[dict[type[Exception], str]] = {
+# redis-py cuts the first word off the texts of these.
+_FIRST_WORDS: Final[dict[type[Exception], str]] = {
     redis_errors.AskError: "ASK",
     redis_errors.BusyLoadingError: "LOADING",
     redis_errors.ClusterDownError: "CLUSTERDOWN",
@@ -35,100 +38,118 @@ _CODES: Final[dict[type[Exception], str]] = {
 class Deadline:
     """How many seconds the server has for its answer, counted from now on."""
 
-    __slots__ = ("_until", "seconds")
+    __slots__ = ("_end", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._until = time.monotonic() + seconds
+        self._end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds until it is over."""
-        return self._until - time.monotonic()
+        return self._end - time.monotonic()
+
+
+class Backoff:
+    """The last pause of any call of a client: further calls go on from there instead of trying ten times again."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = MIN_PAUSE
 
 
 class RetryPolicy:
-    """What to do after an error: how long to wait before sending again, or which error of ours to raise."""
+    """The decision after each error of one call: how long to wait before sending again, or which error to raise."""
 
-    def __init__(self, deadline: Deadline, where: Endpoint, pause: float) -> None:
-        self._where = where
+    def __init__(self, deadline: Deadline, endpoint: Endpoint, backoff: Backoff) -> None:
+        self._endpoint = endpoint
         self._deadline = deadline
-        self.pause = pause
+        self._backoff = backoff
+        self._seconds = backoff.seconds
         self._last: BaseException | None = None
-        self.lost = False  #: the connection or its server is not the right one any more
+        self.needs_search = False  #: after the last error: the connection or its server is not the right one any more
 
-    def after(self, error: Exception) -> float:
-        """Seconds to wait; raises what sending again cannot help."""
-        if self._last is None or not isinstance(error, TimeoutError):  # which says less than what came before it
+    def pause_after(self, error: Exception) -> float:
+        """Seconds to wait before sending again; raises the error if sending again cannot help."""
+        if self._last is None or not isinstance(error, TimeoutError):  # a time-out says less than the error before it
             self._last = error
         if isinstance(error, Unavailable):  # one search for the server has failed
-            if isinstance(error, CannotConnect) or self._where.searches_once:
+            if isinstance(error, CannotConnect) or self._endpoint.searches_once:
                 raise error
-            return self._wait()
-        word = _word(error)
+            return self._pause()
+        word = _first_word(error)
+        self._raise_lasting(word, error)
+        self.needs_search = word in _ELSEWHERE or (
+            word not in _PASSING and not isinstance(error, redis_errors.ResponseError)
+        )
+        if not self.needs_search and word not in _PASSING:
+            raise PenstockError(f"a script failed on {self._endpoint}: {error}") from error
+        return self._pause()
+
+    def _raise_lasting(self, word: str, error: Exception) -> None:
         if word == "OOM":
-            raise QueueFull(f"{self._where} has no memory left (maxmemory): nothing was stored") from error
+            raise QueueFull(f"{self._endpoint} has no memory left (maxmemory): nothing was stored") from error
         if word == "PENSTOCKSCHEMA":
             raise mismatch(str(error).partition(" ")[2]) from error
         if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
-            raise _refused(self._where, error) from error
-        self.lost = word in _ELSEWHERE or (word not in _PASSING and not isinstance(error, redis_errors.ResponseError))
-        if not self.lost and word not in _PASSING:
-            raise PenstockError(f"a script failed on {self._where}: {error}") from error
-        return self._wait()
+            raise _refused(self._endpoint, error) from error
 
-    def _wait(self) -> float:
-        """A pause, which ends at the deadline at the latest."""
-        self.pause = min(self.pause * 2, LONGEST_PAUSE, self._deadline.seconds / 3)
-        return min(random.uniform(self.pause / 2, self.pause), max(self._deadline.left, 0))  # noqa: S311  (jitter)
+    def _pause(self) -> float:
+        """A pause with jitter that ends at the deadline at the latest."""
+        seconds = min(self._seconds * 2, MAX_PAUSE, self._deadline.seconds / 3)
+        self._seconds = self._backoff.seconds = seconds
+        return min(random.uniform(seconds / 2, seconds), max(self._deadline.left, 0))  # noqa: S311  (jitter)
+
+    def succeeded(self) -> None:
+        self._backoff.seconds = MIN_PAUSE
 
     def unavailable(self) -> Unavailable:
+        """The error when the deadline is over."""
         seconds = self._deadline.seconds
         if isinstance(self._last, Unavailable):
             return Unavailable(f"{self._last} Tried for {seconds:g} s; sending again with the same id is safe.")
         cause = f": {self._last}" if str(self._last or "") else ""
         return Unavailable(
-            f"{self._where} did not answer within {seconds:g} s{cause}; sending again with the same id is safe"
+            f"{self._endpoint} did not answer within {seconds:g} s{cause}; sending again with the same id is safe"
         )
 
 
-def lasting(error: Exception, where: Endpoint) -> PenstockError | None:
-    """The error of ours to raise, if it is one that waiting does not heal.
+def lasting(error: Exception, endpoint: Endpoint) -> PenstockError | None:
+    """The error of ours to raise if waiting does not heal this one.
 
-    A wrong password is not among them: who looks for the server again is told of it there.
+    A wrong password is not among them: the next search for the server reports it.
     """
     if isinstance(error, redis_errors.NoPermissionError):
-        return _refused(where, error)
+        return _refused(endpoint, error)
     return error if isinstance(error, PenstockError) and not may_pass(error) else None
 
 
-def _refused(where: Endpoint, error: Exception) -> CannotConnect:
-    return CannotConnect(f"{where} refuses: {error}; check user, password and permissions")
+def _refused(endpoint: Endpoint, error: Exception) -> CannotConnect:
+    return CannotConnect(f"{endpoint} refuses: {error}; check user, password and permissions")
 
 
 def is_passing(error: Exception) -> bool:
-    """Says nothing about whether this server takes libraries."""
-    return "already exists" in str(error) or _word(error) in _PASSING | _ELSEWHERE | {"OOM"}
+    """Whether the error says nothing about whether this server supports libraries."""
+    return "already exists" in str(error) or _first_word(error) in _PASSING | _ELSEWHERE | {"OOM"}
 
 
-def _word(error: Exception) -> str:
-    text = str(error).rpartition("of pipeline caused error: ")[2]  # redis-py puts the command in front
-    return _CODES.get(type(error)) or text.partition(" ")[0]
-
-
-def is_unknown(answer: object) -> bool:
+def is_unknown_script(answer: object) -> bool:
     if not isinstance(answer, redis_errors.ResponseError):
         return False
     return isinstance(answer, redis_errors.NoScriptError) or str(answer) in _MISSING
 
 
 def forbids_functions(answer: object) -> bool:
-    """The command is unknown to the server, or forbidden to this user."""
+    """Whether the server does not know FCALL, or forbids it to this user."""
     return isinstance(answer, redis_errors.ResponseError) and bool(_NO_FUNCTIONS.search(str(answer)))
 
 
-def mismatch(found: str) -> SchemaMismatch:
+def _first_word(error: Exception) -> str:
+    return _FIRST_WORDS.get(type(error)) or str(error).partition(" ")[0]
+
+
+def mismatch(layout: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"the data here has layout {found}, this Penstock knows {SCHEMA}: "
+        f"the data here has layout {layout}, this Penstock knows {SCHEMA}: "
         "upgrade whichever is older, or use another namespace"
     )

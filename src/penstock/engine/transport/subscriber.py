@@ -1,7 +1,7 @@
-"""Mail: what the scripts tell a worker or a waiting client, pushed over sharded pub/sub.
+"""Messages from the scripts to a worker or a waiting client, pushed over sharded pub/sub.
 
-Letters are hints and may be lost with a connection. So after every connect, the first one too, the owner is asked to
-look again for what it might have missed.
+A message is a hint and may be lost with a connection. So after every connect, the first one too, the owner is asked to
+check for itself what it might have missed.
 """
 
 import asyncio
@@ -13,18 +13,19 @@ from redis import exceptions as redis_errors
 
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.retry_policy import lasting
-from penstock.engine.transport.roundtrip import packed
+from penstock.engine.transport.roundtrip import pack_command
 from penstock.engine.transport.script_client import ScriptClient
 from penstock.errors import PenstockError
 from penstock.server.connection import Connection
 
 T = TypeVar("T")
 
-QUIET: Final = 5.0  #: seconds without a letter after which the server is pinged
-QUIET_WORKER: Final = 15.0  #: the same for a worker and its supervisor, who look by themselves anyway
-ANSWER: Final = 2.0  #: seconds that the answer may take
-_BLOCKING_PAUSE: Final = 0.1  #: seconds before blocking code connects again
-_SLOWEST: Final = 2.0  #: seconds between two tries to connect, at most
+PING_AFTER: Final = 5.0  #: seconds without a message after which the server is pinged
+WORKER_PING_AFTER: Final = 15.0  #: the same for a worker and its supervisor, which also check by themselves
+ANSWER_TIMEOUT: Final = 2.0  #: seconds for the answer to a ping or a subscription
+_MIN_PAUSE: Final = 0.05  #: seconds between two attempts to connect; twice as long after each
+_MAX_PAUSE: Final = 2.0
+_BLOCKING_PAUSE: Final = 0.1  #: the same in blocking code
 
 
 class Subscriber:
@@ -35,94 +36,94 @@ class Subscriber:
         script_client: ScriptClient,
         channels: Sequence[str],
         *,
-        letter: Callable[[str, bytes], None],
-        opened: Callable[[], Awaitable[None]],
-        failed: Callable[[PenstockError], None] | None = None,
+        on_message: Callable[[str, bytes], None],
+        on_connect: Callable[[], Awaitable[None]],
+        on_lasting_error: Callable[[PenstockError], None] | None = None,
         health: ConnectionHealth | None = None,
-        quiet: float = QUIET,
+        ping_after: float = PING_AFTER,
     ) -> None:
-        """`failed` is told of what does not pass by itself, as a wrong password; it is tried again nevertheless."""
+        """`on_lasting_error` gets errors that do not pass by themselves, as a wrong password; `run` goes on."""
         self._script_client = script_client
         self._channels = channels
-        self._letter = letter
-        self._opened = opened
-        self._failed = failed
+        self._on_message = on_message
+        self._on_connect = on_connect
+        self._on_lasting_error = on_lasting_error
         self._health = health or ConnectionHealth()
-        self._quiet = quiet
+        self._ping_after = ping_after
         self.open = asyncio.Event()
 
     async def run(self) -> None:
-        """Connect, listen, and begin again after any error; a connection that is replaced at once is no news."""
-        pause = 0.05
+        """Connect, listen, and start again after any error; the first error of an open connection is not reported."""
+        pause = _MIN_PAUSE
         while True:
             try:
                 await self._listen()
             except Exception as error:  # noqa: BLE001  (a client can fail in any way; only being cancelled ends this)
-                hopeless = lasting(error, self._script_client.endpoint)
-                if self._failed is not None and hopeless is not None:
-                    self._failed(hopeless)
+                lasting_error = lasting(error, self._script_client.endpoint)
+                if self._on_lasting_error is not None and lasting_error is not None:
+                    self._on_lasting_error(lasting_error)
                 if not self.open.is_set():
-                    self._health.lost("mailbox", hopeless or error)
-                pause = 0.05 if self.open.is_set() else min(pause * 2, _SLOWEST)
+                    self._health.failed("subscriber", lasting_error or error)
+                pause = _MIN_PAUSE if self.open.is_set() else min(pause * 2, _MAX_PAUSE)
                 self.open.clear()
                 await self._script_client.endpoint.forget()
-                await self._health.pause("mailbox", pause)
+                await self._health.pause("subscriber", pause)
 
     async def _listen(self) -> None:
         client: Any = await self._script_client.endpoint.client()
-        letters = await client.connection_pool.open(lambda connection: _Letters(connection, self._letter))
+        subscription = await client.connection_pool.open(lambda connection: _Subscription(connection, self._on_message))
         try:
-            letters.send(packed(("SSUBSCRIBE", *self._channels)))
-            while letters.subscribed < len(self._channels):
-                await letters.something(ANSWER)
-            await self._opened()
+            subscription.send(pack_command(("SSUBSCRIBE", *self._channels)))
+            while subscription.channels < len(self._channels):
+                await subscription.wait(ANSWER_TIMEOUT)
+            await self._on_connect()
             self.open.set()
-            self._health.back("mailbox")
+            self._health.succeeded("subscriber")
             while True:
-                await self._next(letters)
+                await self._check_alive(subscription)
         finally:
-            letters.close()
+            subscription.close()
 
-    async def _next(self, letters: "_Letters") -> None:
-        """Until there is a silence, after which a ping must be answered; an error if the connection ends."""
+    async def _check_alive(self, subscription: "_Subscription") -> None:
+        """Wait for a message; after a silence, a ping must be answered. Raises if the connection has ended."""
         try:
-            await letters.something(self._quiet)
+            await subscription.wait(self._ping_after)
         except TimeoutError:
-            letters.send(packed(("PING",)))
-            await letters.something(ANSWER)
+            subscription.send(pack_command(("PING",)))
+            await subscription.wait(ANSWER_TIMEOUT)
 
 
-class _Letters(Connection):
-    """A connection that is subscribed to channels: letters are given to their reader in the step in which they come."""
+class _Subscription(Connection):
+    """A connection that is subscribed to channels: messages are passed on in the step in which they arrive."""
 
-    def __init__(self, connection: Any, letter: Callable[[str, bytes], None]) -> None:
+    def __init__(self, connection: Any, on_message: Callable[[str, bytes], None]) -> None:
         super().__init__(connection)
-        self._letter = letter
-        self._news = asyncio.Event()
+        self._on_message = on_message
+        self._activity = asyncio.Event()
         self._error: Exception | None = None
-        self.subscribed = 0
+        self.channels = 0  #: that it is subscribed to so far
 
-    def received(self, answer: Any) -> None:
+    def answered(self, answer: Any) -> None:
         if isinstance(answer, Exception):
             raise answer
         match answer:
-            case [b"smessage", channel, text]:
-                self._letter(channel.decode(), text)
+            case [b"smessage", channel, message]:
+                self._on_message(channel.decode(), message)
             case [b"ssubscribe", *_]:
-                self.subscribed += 1
+                self.channels += 1
             case [b"sunsubscribe", *_]:
                 raise ConnectionError("the slot moved to another node")
-        self._news.set()  # after the letter: what it brought comes first
+        self._activity.set()  # after the message was passed on
 
-    def ended(self, error: Exception) -> None:
+    def closed(self, error: Exception) -> None:
         self._error = error
-        self._news.set()
+        self._activity.set()
 
-    async def something(self, within: float) -> None:
-        """Until anything has come since the last time; TimeoutError if nothing does."""
-        async with asyncio.timeout(within):
-            await self._news.wait()
-        self._news.clear()
+    async def wait(self, timeout: float) -> None:
+        """Wait until anything has arrived since the last time, or raise TimeoutError, or why the connection ended."""
+        async with asyncio.timeout(timeout):
+            await self._activity.wait()
+        self._activity.clear()
         if self._error is not None:
             raise self._error
 
@@ -141,8 +142,8 @@ class BlockingSubscriber:
             try:
                 return self._listen(check, due)
             except (redis_errors.RedisError, OSError, PenstockError) as error:
-                if (hopeless := lasting(error, self._endpoint)) is not None:
-                    raise hopeless from None
+                if (lasting_error := lasting(error, self._endpoint)) is not None:
+                    raise lasting_error from None
                 self._endpoint.forget_sync()
                 if due is not None and time.monotonic() > due:
                     raise TimeoutError from None
@@ -164,7 +165,7 @@ def _wait_for_message(subscription: Any, due: float | None) -> None:
     """Block until a message comes; after some quiet seconds a ping must be answered."""
     is_pinged = False
     while True:
-        quiet = ANSWER if is_pinged else QUIET
+        quiet = ANSWER_TIMEOUT if is_pinged else PING_AFTER
         timeout = quiet if due is None else min(quiet, due - time.monotonic())
         if timeout <= 0:
             raise TimeoutError

@@ -51,7 +51,7 @@ def owner_at(data: Path, name: str) -> int | None:
         os.close(lock)
 
 
-def end(lock: int, number: signal.Signals) -> None:
+def signal_owner(lock: int, number: signal.Signals) -> None:
     """Send a signal to the owner of a record lock, and to no process that got its pid meanwhile."""
     pid = owner(lock)
     if pid is None or pid <= 0:
@@ -77,21 +77,21 @@ def _send(pid: int, handle: int | None, number: signal.Signals) -> None:
         pass  # it ended by itself
 
 
-def end_at(data: Path, name: str, number: signal.Signals) -> None:
+def signal_owner_at(data: Path, name: str, number: signal.Signals) -> None:
     lock = open_lock(data, name)
     try:
-        end(lock, number)
+        signal_owner(lock, number)
     finally:
         os.close(lock)
 
 
 def stop(lock: int) -> None:
     """End the server and wait until it is gone; what was written is on disk or in the kernel's hands."""
-    end(lock, signal.SIGTERM)
+    signal_owner(lock, signal.SIGTERM)
     late = time.monotonic() + LONGEST_STOP
     while (owner(lock) or 0) > 0:
         if time.monotonic() > late:
-            end(lock, signal.SIGKILL)
+            signal_owner(lock, signal.SIGKILL)
         time.sleep(POLL)
 
 

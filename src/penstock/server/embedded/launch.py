@@ -14,7 +14,7 @@ from penstock.server.embedded.binary import environment, find_binary
 from penstock.server.embedded.paths import INSTEAD, path_lock, socket_path
 from penstock.server.embedded.probe import point
 
-LINGER = "PENSTOCK_EMBEDDED_LINGER"
+LINGER_VARIABLE = "PENSTOCK_EMBEDDED_LINGER"
 DEFAULT_LINGER = "5"
 LONGEST_LOG = 1 << 20
 TAIL_LINES = 8
@@ -42,11 +42,11 @@ def server(data: Path) -> int:
 
 
 def watcher(data: Path) -> None:
-    linger = os.environ.get(LINGER) or DEFAULT_LINGER
+    linger = os.environ.get(LINGER_VARIABLE) or DEFAULT_LINGER
     try:
         _run(data, "watch", str(float(linger)), str(path_lock(data)))
     except ValueError:
-        raise BadOption(f"${LINGER} is {linger!r}, which is no number of seconds.") from None
+        raise BadOption(f"${LINGER_VARIABLE} is {linger!r}, which is no number of seconds.") from None
 
 
 def refuse_lost_manifest(data: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import UnsuitableServer
-from penstock.server.urls import LONGEST_SOCKET_PATH
+from penstock.server.urls import MAX_SOCKET_PATH_BYTES
 
 INSTEAD = "set $PENSTOCK_URL to the URL of a Redis or Valkey server"
 MOUNTS = Path("/proc/self/mountinfo")
@@ -89,7 +89,7 @@ def socket_path(data: Path) -> Path:
     name = hashlib.blake2b(identity, digest_size=8).hexdigest() + ".sock"
     for folder in _runtime_dirs(data):
         path = folder / name
-        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH and _is_private(folder):
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _is_private(folder):
             return path
     raise UnsuitableServer(
         "There is no directory for the embedded server's socket: set $XDG_RUNTIME_DIR to a directory with a short "

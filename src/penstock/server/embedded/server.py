@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.errors import Unavailable
 from penstock.server.embedded import launch
-from penstock.server.embedded.daemon import POLL, SERVER, START, USERS, WATCHER, end_at, open_lock, owner_at
+from penstock.server.embedded.daemon import POLL, SERVER, START, USERS, WATCHER, open_lock, owner_at, signal_owner_at
 from penstock.server.embedded.paths import INSTEAD, make_data_dir, refuse_unsafe, unwritable
 from penstock.server.embedded.probe import View, is_ready, look, look_behind
 
@@ -193,7 +193,7 @@ class _Starter:
                 f"directory, embedded:///some/directory, or {INSTEAD}."
             )
         if time.monotonic() > self._lost:
-            end_at(self._data, SERVER, next(self._signals, signal.SIGKILL))
+            signal_owner_at(self._data, SERVER, next(self._signals, signal.SIGKILL))
             self._lost = time.monotonic() + LONGEST_END
 
 

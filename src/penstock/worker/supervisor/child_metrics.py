@@ -30,7 +30,7 @@ class ChildMetrics:
             _single("penstock_worker_processes", "gauge", "Processes that run jobs.", sum(one.up for one in living)),
             _single("penstock_worker_running", "gauge", "Jobs that run.", sum(map(_running, living))),
             _single("penstock_worker_died_total", "counter", "Processes that died.", self._died),
-            _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(health.well)),
+            _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(health.is_ok)),
             _single("penstock_worker_engine_errors_total", "counter", "Calls for which it could not.", health.failures),
             _single("penstock_worker_server_evicts", "gauge", "1 while the server evicts keys when full.", int(evicts)),
             runs,

@@ -19,7 +19,7 @@ from penstock.client.client import Client
 from penstock.engine.engine import Engine
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.eviction_watch import EvictionWatch
-from penstock.engine.transport.subscriber import QUIET_WORKER, Subscriber
+from penstock.engine.transport.subscriber import WORKER_PING_AFTER, Subscriber
 from penstock.errors import PenstockError
 from penstock.metrics.app_metrics import AppMetrics
 from penstock.metrics.prometheus import Metric, text_of
@@ -108,7 +108,7 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """Whether jobs are run."""
-        return self.health.well and any(child.up and not child.leaving for child in self.children)
+        return self.health.is_ok and any(child.up and not child.leaving for child in self.children)
 
     async def run(self, signals: Signals) -> None:
         loop = asyncio.get_running_loop()
@@ -173,11 +173,11 @@ class Supervisor:
         mailbox = Subscriber(
             engine.script_client,
             timer.channels(),
-            letter=timer.letter,
-            opened=opened,
-            failed=lambda _: timer.rearm(),  # it may not listen: with each try to, the timer looks by itself
+            on_message=timer.letter,
+            on_connect=opened,
+            on_lasting_error=lambda _: timer.rearm(),  # it may not listen: with each try to, the timer looks by itself
             health=self.health,
-            quiet=QUIET_WORKER,
+            ping_after=WORKER_PING_AFTER,
         )
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
             partial(self._renew, engine, timer, eviction),
@@ -219,10 +219,10 @@ class Supervisor:
                         children[name].say("cancel", job_id)
                     if renewed.late:
                         timer.reap_soon()
-                self.health.back("renew")
-                await eviction.look()
+                self.health.succeeded("renew")
+                await eviction.check()
             except PenstockError as error:
-                self.health.lost("renew", error)
+                self.health.failed("renew", error)
                 wait = min(wait / 3, 1.0)  # its own: while others wait for the server the leases run out
             await asyncio.sleep(wait)
 

@@ -71,9 +71,9 @@ class Watchdog:
             await self._engine.register(child.worker, self._life, json.dumps(info), queues)
             child.stalled = stalled
         except PenstockError as error:
-            self._health.lost("watch", error)
+            self._health.failed("watch", error)
         else:
-            self._health.back("watch")
+            self._health.succeeded("watch")
 
 
 def _end_overruns(child: Child, notes: SharedState, now: float, quiet: float) -> None:
