@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.server.embedded.paths import socket_path
-from penstock.server.embedded.probe import POINTER
+from penstock.server.embedded.probe import POINTER_FILE
 from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded_helpers import config, ping, write
 from tests.server.helpers import (
@@ -66,7 +66,7 @@ def test_one_line_says_that_it_is_embedded_and_where(
 
 def test_a_pointer_file_tells_people_where_the_socket_is(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
-    assert json.loads((data / POINTER).read_text()) == {"socket": str(path), "pid": server_pid(data)}
+    assert json.loads((data / POINTER_FILE).read_text()) == {"socket": str(path), "pid": server_pid(data)}
 
 
 def test_five_processes_started_at_one_moment_share_one_server(start_user: StartUser, data: Path) -> None:

@@ -16,7 +16,7 @@ import redis
 from penstock.errors import Unavailable
 from penstock.server.embedded import server as embedded_module
 from penstock.server.embedded.paths import socket_path
-from penstock.server.embedded.probe import POINTER
+from penstock.server.embedded.probe import POINTER_FILE
 from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded_helpers import SOON, ping, read, within, write
 from tests.server.helpers import (
@@ -90,7 +90,7 @@ def test_after_everything_was_killed_the_next_user_needs_no_help(
     user.process.kill()
     end_everything(data)
     assert path.exists()
-    assert {"users.lock", "start.lock", "server.lock", "watcher.lock", POINTER} <= {p.name for p in data.iterdir()}
+    assert {"users.lock", "start.lock", "server.lock", "watcher.lock", POINTER_FILE} <= {p.name for p in data.iterdir()}
     with within(SOON):
         assert read(embedded.ensure(), "k") == b"v"
     assert watcher_pid(data)
@@ -109,7 +109,7 @@ def test_a_pointer_to_a_foreign_process_is_not_believed_and_does_it_no_harm(
     )
     assert stranger.stdout is not None
     stranger.stdout.readline()
-    (data / POINTER).write_text(json.dumps({"socket": str(foreign), "pid": stranger.pid}))
+    (data / POINTER_FILE).write_text(json.dumps({"socket": str(foreign), "pid": stranger.pid}))
     (data / "server.lock").write_text(str(stranger.pid))
     try:
         path = embedded.ensure()
@@ -124,9 +124,9 @@ def test_a_pointer_to_a_foreign_process_is_not_believed_and_does_it_no_harm(
 @pytest.mark.parametrize("words", ["", "nonsense", "[]", '{"socket": 7}', '{"socket": "\\u0000"}'])
 def test_a_spoilt_pointer_file_does_not_matter(embedded: EmbeddedServer, data: Path, words: str) -> None:
     data.mkdir()
-    (data / POINTER).write_text(words)
+    (data / POINTER_FILE).write_text(words)
     assert ping(embedded.ensure())
-    (data / POINTER).write_text(words)
+    (data / POINTER_FILE).write_text(words)
     assert ping(embedded.ensure())
 
 
@@ -152,7 +152,7 @@ def test_a_server_whose_socket_was_cleaned_away_is_ended_and_replaced(embedded: 
 def test_a_stopped_server_without_its_socket_is_replaced_as_well(
     embedded: EmbeddedServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_module, "LONGEST_END", 0.2)
+    monkeypatch.setattr(embedded_module, "END_TIMEOUT", 0.2)
     path = embedded.ensure()
     old = server_pid(data)
     os.kill(old, signal.SIGSTOP)
@@ -231,7 +231,7 @@ def test_a_server_that_was_killed_during_its_first_start_leaves_nothing_that_sto
 def test_a_server_that_does_not_answer_is_named_and_left_alone(
     embedded: EmbeddedServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_module, "DEADLINE", 0.2)
+    monkeypatch.setattr(embedded_module, "PROGRESS_TIMEOUT", 0.2)
     embedded.ensure()
     pid = server_pid(data)
     os.kill(pid, signal.SIGSTOP)

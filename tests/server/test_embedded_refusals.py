@@ -35,7 +35,7 @@ def test_a_network_file_system_is_refused(
         f"2 1 0:5 / {tmp_path} rw - nfs4 host:/export rw\n"
         "3 1 0:6 / /else\\040where rw - tmpfs tmpfs rw\n"
     )
-    monkeypatch.setattr(paths, "MOUNTS", mounts)
+    monkeypatch.setattr(paths, "MOUNTS_FILE", mounts)
     with pytest.raises(UnsuitableServer, match="network file system"):
         embedded.ensure()
     assert paths.filesystem(Path("/else where/x")) == "tmpfs"
@@ -70,7 +70,7 @@ def test_a_binary_that_cannot_be_run_is_one_clear_error(
 def test_a_binary_that_never_listens_is_given_up(
     embedded: EmbeddedServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_module, "DEADLINE", 0.5)
+    monkeypatch.setattr(embedded_module, "PROGRESS_TIMEOUT", 0.5)
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(script(tmp_path, "echo thinking; exec sleep 600")))
     with pytest.raises(Unavailable, match=r"(?s)not ready in time.*thinking"):
         embedded.ensure()
@@ -105,7 +105,7 @@ def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
             pipe.set(f"k{number}", "v")
         pipe.execute()
     end_everything(data)
-    monkeypatch.setattr(embedded_module, "DEADLINE", 0.4)
+    monkeypatch.setattr(embedded_module, "PROGRESS_TIMEOUT", 0.4)
     slow = script(tmp_path, f'exec {find_binary()} "$@" --key-load-delay 100')
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(slow))
     begin = time.monotonic()

@@ -1,15 +1,15 @@
-"""What runs beside the users' processes: starting the embedded server, and stopping it after its last user.
+"""Background processes: the embedded server, and the watcher that stops it after its last user.
 
 This file is also run by its path, with nothing but the standard library: as a module it would import the whole
-application, which takes ten times as long and stays in memory. Three lock files in the data directory say who is there,
-and the kernel frees each with the process that holds it, so that nothing is ever stale:
+application, which takes ten times as long and stays in memory. Lock files in the data directory show who is there; the
+kernel frees each with the process that holds it, so none is ever stale:
 
 - ``users.lock``   flock, shared: every process that uses the server
-- ``start.lock``   flock, exclusive: whoever starts or stops a server
-- ``server.lock``, ``watcher.lock``   record locks, of which the kernel tells the owner's pid: the server, the watcher
+- ``start.lock``   flock, exclusive: the process that starts or stops a server
+- ``server.lock``, ``watcher.lock``   record locks, whose owner's pid the kernel reports: the server, the watcher
 
-These go with the directory if somebody removes it, but its server lives on. So there is one more record lock, outside
-of it and named after its path: the server that was started for this path owns it.
+If the directory is removed these go with it, but its server lives on. So the server also owns a record lock outside of
+the directory, named after its path (`paths.path_lock`).
 """
 
 import fcntl
@@ -27,9 +27,9 @@ WATCHER = "watcher.lock"
 LOG = "server.log"
 
 # struct flock: where the kernel puts the owner of a conflicting lock.
-LAYOUT = "qqihh" if sys.platform == "darwin" else "hhqqi"
-LONGEST_STOP = 10.0
-POLL = 0.02
+FLOCK_LAYOUT = "qqihh" if sys.platform == "darwin" else "hhqqi"
+STOP_TIMEOUT = 10.0  # seconds; then the server is killed
+POLL_INTERVAL = 0.02  # seconds
 
 
 def open_lock(data: Path, name: str) -> int:
@@ -37,7 +37,7 @@ def open_lock(data: Path, name: str) -> int:
 
 
 def owner(lock: int) -> int | None:
-    """Ask the kernel which process owns a record lock; 0 or less is one in another container."""
+    """The pid of the process that owns a record lock, 0 or less if it is in another container."""
     question = {"l_type": fcntl.F_WRLCK, "l_whence": os.SEEK_SET, "l_start": 0, "l_len": 0, "l_pid": 0}
     answer = _unpack(fcntl.fcntl(lock, fcntl.F_GETLK, _pack(question)))
     return None if answer["l_type"] == fcntl.F_UNLCK else answer["l_pid"]
@@ -52,7 +52,7 @@ def owner_at(data: Path, name: str) -> int | None:
 
 
 def signal_owner(lock: int, number: signal.Signals) -> None:
-    """Send a signal to the owner of a record lock, and to no process that got its pid meanwhile."""
+    """Send a signal to the owner of a record lock, but not to a new process with the same pid."""
     pid = owner(lock)
     if pid is None or pid <= 0:
         return
@@ -60,7 +60,7 @@ def signal_owner(lock: int, number: signal.Signals) -> None:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError):
         handle = None  # not Linux, an old kernel, or gone
-    # Still the owner after the handle was made: then the handle is of the owner.
+    # If it still owns the lock after the handle was opened, the handle is its own.
     if owner(lock) == pid:
         _send(pid, handle, number)
     if handle is not None:
@@ -86,40 +86,41 @@ def signal_owner_at(data: Path, name: str, number: signal.Signals) -> None:
 
 
 def stop(lock: int) -> None:
-    """End the server and wait until it is gone; what was written is on disk or in the kernel's hands."""
+    """End the server and wait until it is gone; what was written is on disk or with the kernel."""
     signal_owner(lock, signal.SIGTERM)
-    late = time.monotonic() + LONGEST_STOP
+    deadline = time.monotonic() + STOP_TIMEOUT
     while (owner(lock) or 0) > 0:
-        if time.monotonic() > late:
+        if time.monotonic() > deadline:
             signal_owner(lock, signal.SIGKILL)
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL)
 
 
 def serve(data: Path, path_lock: Path, command: list[str]) -> None:
-    """Become the server, which owns ``server.lock`` and the lock of its path for as long as it lives."""
+    """Turn this process into the server, which owns ``server.lock`` and the lock of its path until it ends."""
     locks = open_lock(data, SERVER), open_lock(path_lock.parent, path_lock.name)
-    # The second may have been removed between being opened and owned: whoever started this tries again.
-    if all(map(_own, locks)) and _is_at(path_lock, locks[1]):
+    # If the second was removed between being opened and owned, the caller tries again.
+    if all(map(_own, locks)) and is_same_file(locks[1], path_lock):
         for lock in locks:
             os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
         os.execv(command[0], command)  # noqa: S606 - the binary that was found for this
 
 
 def watch(data: Path, linger: float, path_lock: Path) -> None:
-    """Stop the server when its last user has been gone for a while, however it went."""
+    """Stop the server when nobody has used it for so many seconds, whether its users ended or were killed."""
     users, start, server, watcher = (open_lock(data, name) for name in (USERS, START, SERVER, WATCHER))
     if not _own(watcher):
         return
-    while not (_left_alone(users, linger) and _take_all(users, start)):
+    while not (_was_unused(users, linger) and _take_all(users, start)):
         pass
     stop(server)
-    if _own(open_lock(path_lock.parent, path_lock.name)):  # else another directory has taken the place of this one
+    if _own(open_lock(path_lock.parent, path_lock.name)):  # else it serves a new directory at this path
         path_lock.unlink(missing_ok=True)
-    # First of all locks: a newcomer that gets the others must see that nobody watches any more.
+    # Before the other locks: a new user that gets those must see that there is no watcher any more.
     fcntl.lockf(watcher, fcntl.LOCK_UN)
 
 
-def _is_at(path: Path, lock: int) -> bool:
+def is_same_file(lock: int, path: Path) -> bool:
+    """Whether the file of an open lock is still at its path."""
     try:
         return os.path.samestat(os.fstat(lock), path.stat())
     except FileNotFoundError:
@@ -130,16 +131,16 @@ def _own(lock: int) -> bool:
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        return False  # another process does already what this one was started for
+        return False  # another process already does what this one was started for
     return True
 
 
-def _left_alone(users: int, linger: float) -> bool:
+def _was_unused(users: int, linger: float) -> bool:
     fcntl.flock(users, fcntl.LOCK_EX)
     last = os.fstat(users).st_mtime_ns
     fcntl.flock(users, fcntl.LOCK_UN)
     time.sleep(linger)
-    # Each user touches the file as it comes: one that came and went again gets a linger of its own.
+    # Each new user touches the file: if one came and went meanwhile, the time starts again.
     return os.fstat(users).st_mtime_ns == last
 
 
@@ -154,11 +155,11 @@ def _take_all(users: int, start: int) -> bool:
 
 
 def _pack(values: dict[str, int]) -> bytes:
-    return struct.pack(LAYOUT, *(values[name] for name in _names()))
+    return struct.pack(FLOCK_LAYOUT, *(values[name] for name in _names()))
 
 
 def _unpack(raw: bytes) -> dict[str, int]:
-    return dict(zip(_names(), struct.unpack_from(LAYOUT, raw), strict=True))
+    return dict(zip(_names(), struct.unpack_from(FLOCK_LAYOUT, raw), strict=True))
 
 
 def _names() -> tuple[str, ...]:
@@ -168,7 +169,7 @@ def _names() -> tuple[str, ...]:
 
 
 def detach(data: Path) -> None:
-    """Leave the user's session, terminal, directory and signals behind."""
+    """Drop the terminal, directory and signal settings of the user who started this."""
     os.umask(0o077)
     os.chdir(data)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -181,20 +182,20 @@ def detach(data: Path) -> None:
 
 
 def main(role: str, folder: str, *rest: str) -> None:
-    """Go on as a grandchild of the caller, who waits only until the work has begun."""
+    """Go on as a grandchild of the caller, which waits only until the work has started."""
     data = Path(folder)
-    begun, tell = os.pipe()
+    reading, writing = os.pipe()
     if os.fork():
-        os.close(tell)
-        sys.exit(os.read(begun, 4096).decode() or 0)
-    os.close(begun)
+        os.close(writing)
+        sys.exit(os.read(reading, 4096).decode() or 0)
+    os.close(reading)
     try:
         detach(data)
         if role == "serve":
             serve(data, Path(rest[0]), list(rest[1:]))
     except OSError as error:
-        os.write(tell, str(error).encode())
-    os.close(tell)
+        os.write(writing, str(error).encode())
+    os.close(writing)
     if role == "watch":
         watch(data, float(rest[0]), Path(rest[1]))
 

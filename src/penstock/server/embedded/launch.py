@@ -1,4 +1,4 @@
-"""Starting the embedded server and its watcher, and saying why that failed."""
+"""Starting the embedded server and its watcher, and the errors when that fails."""
 
 import contextlib
 import os
@@ -11,18 +11,18 @@ from pathlib import Path
 from penstock.errors import BadOption, CannotConnect, Unavailable
 from penstock.server.embedded import daemon
 from penstock.server.embedded.binary import environment, find_binary
-from penstock.server.embedded.paths import INSTEAD, path_lock, socket_path
-from penstock.server.embedded.probe import point
+from penstock.server.embedded.paths import OTHER_SERVER, path_lock, socket_path
+from penstock.server.embedded.probe import write_pointer
 
 LINGER_VARIABLE = "PENSTOCK_EMBEDDED_LINGER"
 DEFAULT_LINGER = "5"
-LONGEST_LOG = 1 << 20
-TAIL_LINES = 8
+MAX_LOG_BYTES = 1 << 20
+SHOWN_LOG_LINES = 8
 _AOF = "appendonly.aof"
-_EMPTY_BASE = 512  # bytes; such a file without any data has about a hundred
+_EMPTY_BASE_BYTES = 512  # a base file without any data has about a hundred
 
-# The manual of what each failure's text in the log means, most particular first.
-MEANINGS = (
+# Texts in the log of failures that last, and what to do; the most specific first.
+ADVICE = (
     ("No space left on device", "The disk is full: make room on it."),
     ("Permission denied", "The directory or a file in it belongs to someone else: change that, or name another."),
     ("reading the append only file", "Its append-only file is damaged. To cut off the damaged end, run: {repair}"),
@@ -31,26 +31,26 @@ MEANINGS = (
 )
 
 
-def server(data: Path) -> int:
-    """Start a server; give the place in the log where its own words begin."""
-    begin = _trim_log(data / daemon.LOG)
+def start_server(data: Path) -> int:
+    """Start a server; return the offset in the log at which its lines begin."""
+    offset = _trim_log(data / daemon.LOG)
     refuse_lost_manifest(data)
     socket = socket_path(data)
-    _run(data, "serve", str(path_lock(data)), str(find_binary()), *_options(socket))
-    point(data, socket, daemon.owner_at(data, daemon.SERVER))
-    return begin
+    _run_daemon(data, "serve", str(path_lock(data)), str(find_binary()), *_options(socket))
+    write_pointer(data, socket, daemon.owner_at(data, daemon.SERVER))
+    return offset
 
 
-def watcher(data: Path) -> None:
+def start_watcher(data: Path) -> None:
     linger = os.environ.get(LINGER_VARIABLE) or DEFAULT_LINGER
     try:
-        _run(data, "watch", str(float(linger)), str(path_lock(data)))
+        _run_daemon(data, "watch", str(float(linger)), str(path_lock(data)))
     except ValueError:
         raise BadOption(f"${LINGER_VARIABLE} is {linger!r}, which is no number of seconds.") from None
 
 
 def refuse_lost_manifest(data: Path) -> None:
-    """Refuse to start where there are data files without the list of them: the server would begin empty, in silence."""
+    """Raise where there are data files without their manifest: the server would silently start empty."""
     folder = data / "appendonlydir"
     if (folder / f"{_AOF}.manifest").exists() or not any(map(_has_data, folder.glob(f"{_AOF}.*"))):
         return
@@ -62,40 +62,40 @@ def refuse_lost_manifest(data: Path) -> None:
 
 
 def _has_data(file: Path) -> bool:
-    """Whether it has more than a server that was killed during its very first start leaves behind."""
-    return ".manifest" not in file.name and file.stat().st_size > (_EMPTY_BASE if ".base." in file.name else 0)
+    """Whether the file has more than is left by a server that was killed during its first start."""
+    return ".manifest" not in file.name and file.stat().st_size > (_EMPTY_BASE_BYTES if ".base." in file.name else 0)
 
 
-def last_words(data: Path, begin: int) -> str:
+def read_log(data: Path, offset: int) -> str:
     """Read what the server wrote to its log since it was started."""
     with contextlib.suppress(OSError), (data / daemon.LOG).open("rb") as log:
-        log.seek(begin)
+        log.seek(offset)
         return log.read().decode(errors="replace").strip()
     return ""
 
 
-def is_hopeless(words: str) -> bool:
-    """Whether another start would end the same way; a server that was killed says nothing of the kind."""
-    return any(sign in words for sign, _ in MEANINGS)
+def is_lasting(log: str) -> bool:
+    """Whether another start would fail the same way; a server that was killed logs nothing of the kind."""
+    return any(sign in log for sign, _ in ADVICE)
 
 
-def trouble(data: Path, words: str, problem: str) -> Unavailable:
-    """Make one error of what is known: the problem, what to do, and the server's last words."""
-    last = "".join(f"\n  {line}" for line in words.splitlines()[-TAIL_LINES:])
-    return CannotConnect(f"The embedded server in {data} did not start: {problem}. {_advice(data, words)}{last}")
+def start_error(data: Path, log: str, problem: str) -> Unavailable:
+    """The error for a failed start: the problem, what to do, and the last lines of the log."""
+    last = "".join(f"\n  {line}" for line in log.splitlines()[-SHOWN_LOG_LINES:])
+    return CannotConnect(f"The embedded server in {data} did not start: {problem}. {_advice(data, log)}{last}")
 
 
-def _advice(data: Path, words: str) -> str:
-    for sign, meaning in MEANINGS:
-        if sign in words:
-            return meaning.format(data=data, repair=_repair(data, words))
-    return f"See {data / daemon.LOG}, or {INSTEAD}."
+def _advice(data: Path, log: str) -> str:
+    for sign, advice in ADVICE:
+        if sign in log:
+            return advice.format(data=data, repair=_repair(data, log))
+    return f"See {data / daemon.LOG}, or {OTHER_SERVER}."
 
 
-def _repair(data: Path, words: str) -> str:
-    """Spell the command that repairs the file which the log names; the server's program does it under another name."""
-    named = re.search(r"reading the append only file ([^\s:]+)", words)
-    file = data / "appendonlydir" / (named[1] if named else "FILE")
+def _repair(data: Path, log: str) -> str:
+    """The command that repairs the file named in the log; the server's binary does it when run under another name."""
+    match = re.search(r"reading the append only file ([^\s:]+)", log)
+    file = data / "appendonlydir" / (match[1] if match else "FILE")
     return f"(exec -a valkey-check-aof {shlex.quote(str(find_binary()))} --fix {shlex.quote(str(file))})"
 
 
@@ -114,11 +114,11 @@ def _options(socket: Path) -> list[str]:
     return [text for name, value in options.items() for text in (f"--{name}", value)]
 
 
-def _run(data: Path, role: str, *arguments: str) -> None:
-    # -I -S: nothing of the user's environment, and a start of 20 ms. The new session keeps Ctrl-C away.
+def _run_daemon(data: Path, role: str, *arguments: str) -> None:
+    # -I -S: ignore the user's environment, and start in 20 ms. The new session keeps Ctrl-C away.
     command = [_python(), "-I", "-S", daemon.__file__, role, str(data), *arguments]
     try:
-        done = subprocess.run(  # noqa: S603 - our own file
+        result = subprocess.run(  # noqa: S603 - our own file
             command,
             env=environment(),
             stdin=subprocess.DEVNULL,
@@ -129,17 +129,17 @@ def _run(data: Path, role: str, *arguments: str) -> None:
         )
     except OSError as error:
         raise _cannot_start(data, str(error)) from error
-    # Killed, as when someone ends all that belongs to the server: the caller sees that there is none, and tries again.
-    if done.returncode > 0:
-        raise _cannot_start(data, done.stderr.strip())
+    # Below 0 it was killed, as when someone ends all processes of the server: the caller finds none and tries again.
+    if result.returncode > 0:
+        raise _cannot_start(data, result.stderr.strip())
 
 
 def _cannot_start(data: Path, problem: str) -> Unavailable:
-    return CannotConnect(f"The embedded server in {data} cannot be started ({problem}): {INSTEAD}.")
+    return CannotConnect(f"The embedded server in {data} cannot be started ({problem}): {OTHER_SERVER}.")
 
 
 def _python() -> str:
-    # Where Python is part of another program, such as uWSGI, that program is what `sys.executable` names.
+    # Where Python is embedded in another program, such as uWSGI, `sys.executable` is that program.
     if Path(sys.executable or "-").name.startswith("python"):
         return sys.executable
     return str(Path(sys.exec_prefix, "bin", "python3"))
@@ -148,7 +148,7 @@ def _python() -> str:
 def _trim_log(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         size = path.stat().st_size
-        if size < LONGEST_LOG:
+        if size < MAX_LOG_BYTES:
             return size
         path.replace(path.with_suffix(".log.1"))
     return 0

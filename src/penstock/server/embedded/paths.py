@@ -1,4 +1,4 @@
-"""Where an embedded server may keep its data, and where its socket goes."""
+"""Where an embedded server may keep its data, and where its socket and its locks go."""
 
 import hashlib
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 from penstock.errors import UnsuitableServer
 from penstock.server.urls import MAX_SOCKET_PATH_BYTES
 
-INSTEAD = "set $PENSTOCK_URL to the URL of a Redis or Valkey server"
-MOUNTS = Path("/proc/self/mountinfo")
-# Locks on these are not seen by other machines, or not reliably. 9p is not among them: gVisor shows its disk as one.
-NETWORK = frozenset(
+OTHER_SERVER = "set $PENSTOCK_URL to the URL of a Redis or Valkey server"
+MOUNTS_FILE = Path("/proc/self/mountinfo")
+# Other machines do not see locks on these, or not reliably. 9p is missing because gVisor shows its disk as one.
+NETWORK_FILE_SYSTEMS = frozenset(
     {"afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2"}
     | {"smb3", "smbfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone", "fuse.s3fs"}
     | {"fuse.smbnetfs", "fuse.sshfs"}
@@ -21,27 +21,28 @@ NETWORK = frozenset(
 
 
 def refuse_unsafe(data: Path) -> None:
-    """Refuse where an embedded server would be a mistake."""
+    """Raise where an embedded server would be a mistake."""
     if os.environ.get("PENSTOCK_ENV", "").lower() == "production":
         raise UnsuitableServer(
-            f"The embedded server is for development, and $PENSTOCK_ENV is production: {INSTEAD} that is run for it."
+            "The embedded server is for development, and $PENSTOCK_ENV is production: "
+            f"{OTHER_SERVER} that is run for it."
         )
     kind = filesystem(data)
-    if kind in NETWORK:
+    if kind in NETWORK_FILE_SYSTEMS:
         raise UnsuitableServer(
             f"The embedded server cannot keep its data in {data}, which is on a network file system ({kind}): name a "
-            f"local directory, embedded:///some/directory, or {INSTEAD}."
+            f"local directory, embedded:///some/directory, or {OTHER_SERVER}."
         )
 
 
 def filesystem(path: Path) -> str | None:
-    """Tell the type of the file system that a path is on; None where the system does not say."""
+    """The type of the file system that a path is on; None where it is unknown."""
     try:
-        lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
+        lines = MOUNTS_FILE.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     mounts = [(Path(_unescape(fields[4])), fields) for fields in map(str.split, lines)]
-    # The longest mount point above the path; of several at one place the last one covers the others.
+    # The longest mount point above the path; of several with the same path, the last covers the others.
     above = [(len(point.parts), at, fields) for at, (point, fields) in enumerate(mounts) if path.is_relative_to(point)]
     fields = max(above)[2] if above else []
     return fields[fields.index("-") + 1] if "-" in fields else None
@@ -58,7 +59,7 @@ def make_data_dir(data: Path) -> None:
         return
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It is made beside pyproject.toml without being asked, and nobody wants it in a repository.
+        # It may be created beside pyproject.toml, and does not belong into a repository.
         (data / ".gitignore").write_text("*\n")
     except OSError as error:
         raise unwritable(data, error) from error
@@ -67,14 +68,14 @@ def make_data_dir(data: Path) -> None:
 def unwritable(data: Path, error: OSError) -> UnsuitableServer:
     return UnsuitableServer(
         f"The embedded server cannot keep its data in {data} ({error.strerror}): make that a directory of yours with "
-        f"room on its disk, or name another, embedded:///some/directory, or {INSTEAD}."
+        f"room on its disk, or name another, embedded:///some/directory, or {OTHER_SERVER}."
     )
 
 
 def path_lock(data: Path) -> Path:
-    """Choose where the lock is that tells who serves this path, even when the directory has been removed.
+    """The lock of the server that serves this path, outside of the directory, which may have been removed.
 
-    The same for all users of one machine, so not where `$XDG_RUNTIME_DIR` says.
+    It must be the same for all users of one machine, so it is not below `$XDG_RUNTIME_DIR`.
     """
     name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest() + ".lock"
     shared = (Path(folder, f"penstock-{os.getuid()}") for folder in ("/tmp", tempfile.gettempdir()))  # noqa: S108 - as below
@@ -82,9 +83,9 @@ def path_lock(data: Path) -> Path:
 
 
 def socket_path(data: Path) -> Path:
-    """Choose where the socket of a data directory goes: a short name, since addresses end at 107 bytes."""
-    # Of the directory, not only of its path: a server whose directory was removed takes its socket away as it ends, and
-    # that must not be the socket of the server of the directory that took its place.
+    """The socket of a data directory; its path must be short, because socket addresses end at 107 bytes."""
+    # Named after the directory's inode, too: a server whose directory was removed deletes its socket as it ends, which
+    # must not be the socket of a new directory at the same path.
     identity = f"{data.stat().st_ino if data.exists() else 0}".encode() + os.fsencode(data)
     name = hashlib.blake2b(identity, digest_size=8).hexdigest() + ".sock"
     for folder in _runtime_dirs(data):
@@ -93,7 +94,7 @@ def socket_path(data: Path) -> Path:
             return path
     raise UnsuitableServer(
         "There is no directory for the embedded server's socket: set $XDG_RUNTIME_DIR to a directory with a short "
-        f"path that only you can enter, or {INSTEAD}."
+        f"path that only you can enter, or {OTHER_SERVER}."
     )
 
 
@@ -111,8 +112,8 @@ def _is_private(folder: Path, *, make: bool = True) -> bool:
     try:
         if make:
             folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        info = folder.lstat()
     except OSError:
         return False
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return ours and not found.st_mode & 0o077 and os.access(folder, os.W_OK)
+    is_ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
+    return is_ours and not info.st_mode & 0o077 and os.access(folder, os.W_OK)

@@ -1,6 +1,6 @@
-"""The embedded server: started by whoever needs it first, shared by all, stopped after the last.
+"""The embedded server: started by its first user, shared by all, stopped after the last.
 
-Nothing here is ever stale: who is alive is told by locks that the kernel frees with their process (see ``daemon``).
+No state can be stale: who is alive is known from locks that the kernel frees with their process (see ``daemon``).
 """
 
 import contextlib
@@ -15,48 +15,56 @@ from pathlib import Path
 
 from penstock.errors import Unavailable
 from penstock.server.embedded import launch
-from penstock.server.embedded.daemon import POLL, SERVER, START, USERS, WATCHER, open_lock, owner_at, signal_owner_at
-from penstock.server.embedded.paths import INSTEAD, make_data_dir, refuse_unsafe, unwritable
-from penstock.server.embedded.probe import View, is_ready, look, look_behind
+from penstock.server.embedded.daemon import (
+    POLL_INTERVAL,
+    SERVER,
+    START,
+    USERS,
+    WATCHER,
+    is_same_file,
+    open_lock,
+    owner_at,
+    signal_owner_at,
+)
+from penstock.server.embedded.paths import OTHER_SERVER, make_data_dir, refuse_unsafe, unwritable
+from penstock.server.embedded.probe import Status, displaced_server, is_ready, probe
 
-# Without any progress; loading much data is progress.
-DEADLINE = 10.0
-# How long a server that lives may be missing from its socket: it may be about to open or close it.
-GRACE = 1.0
-# How long it may take to end; then it is killed, which loses no more than the writes that an fsync under way holds up.
-LONGEST_END = 3.0
-STARTS = 5
+PROGRESS_TIMEOUT = 10.0  # seconds without progress; loading data is progress
+SOCKET_TIMEOUT = 1.0  # seconds for which a server may be missing from its socket: it may be about to open or close it
+# Seconds for the server to end. Then it is killed, which loses at most the writes behind an fsync that is under way.
+END_TIMEOUT = 3.0
+MAX_STARTS = 5
 log = logging.getLogger("penstock.embedded")
 
 
 class EmbeddedServer:
-    """One user of a data directory's server, who lives no longer than this process."""
+    """One user of a data directory's server, at most until this process ends."""
 
     def __init__(self, data: Path, *, announce: bool = True) -> None:
         self._users: int | None = None
-        self._socket = Path()  #: of the server that was found last
+        self._socket = Path()  #: of the server that was used last
         self._releases = 0
         self._data = data.resolve()
-        self._announced = not announce
-        alive = weakref.WeakMethod(self.release)
+        self._is_announced = not announce
+        reference = weakref.WeakMethod(self.release)
         # A forked child is a user only once it asks for the server itself.
-        os.register_at_fork(after_in_child=lambda: (release := alive()) and release())
+        os.register_at_fork(after_in_child=lambda: (release := reference()) and release())
 
     def __del__(self) -> None:
         self.release()
 
     def ensure(self) -> Path:
-        """Give the socket of a server that answers, and start one if need be; until ``release`` it stays."""
+        """Return the socket of a server that answers, started if need be; it stays until ``release``."""
         releases = self._releases
         refuse_unsafe(self._data)
-        if (left := self._left_behind()) is not None:
-            return left
+        if (displaced := self._displaced()) is not None:
+            return displaced
         make_data_dir(self._data)
         try:
             self._join()
             socket = _Starter(self._data).run()
             if owner_at(self._data, WATCHER) is None:
-                launch.watcher(self._data)
+                launch.start_watcher(self._data)
         except OSError as error:
             raise unwritable(self._data, error) from error
         self._announce(socket)
@@ -65,17 +73,17 @@ class EmbeddedServer:
             self._leave()  # released by another thread while this one waited
         return socket
 
-    def _left_behind(self) -> Path | None:
-        """The socket of the server that this uses, if its directory is gone while it still runs.
+    def _displaced(self) -> Path | None:
+        """The socket of the server that this uses, if it still runs while its directory is gone.
 
-        All who use it stay with it, as it alone has their data, and nobody else begins a second one.
+        Its users stay with it, because only it has their data; nobody else may start a second one.
         """
-        if self._users is None or _is_same(self._users, self._data / USERS):
+        if self._users is None or is_same_file(self._users, self._data / USERS):
             return None
-        pid = look_behind(self._data)
+        pid = displaced_server(self._data)
         if pid is None or not is_ready(self._socket, pid):
             return None
-        log.error("%s", displaced(self._data, pid))
+        log.error("%s", displaced_error(self._data, pid))
         return self._socket
 
     def release(self) -> None:
@@ -90,115 +98,115 @@ class EmbeddedServer:
             os.close(users)
 
     def _join(self) -> None:
-        if self._users is not None and _is_same(self._users, self._data / USERS):
+        if self._users is not None and is_same_file(self._users, self._data / USERS):
             return
         lock = open_lock(self._data, USERS)
-        end = time.monotonic() + DEADLINE
-        # Only the watcher takes it exclusively, while it stops a server that nobody uses.
+        deadline = time.monotonic() + PROGRESS_TIMEOUT
+        # Only the watcher holds it exclusively, while it stops a server that nobody uses.
         while not _take(lock, fcntl.LOCK_SH):
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 os.close(lock)
                 raise Unavailable(f"The embedded server in {self._data} is being stopped for too long: try again.")
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         os.utime(lock)
         self._leave()
         self._users = lock
 
     def _announce(self, socket: Path) -> None:
-        if not self._announced:
+        if not self._is_announced:
             log.warning(
                 "Using an embedded server, for development: its data is in %s, its socket %s", self._data, socket
             )
-        self._announced = True
+        self._is_announced = True
 
 
 def used_lately(data: Path, seconds: float) -> bool:
-    """Whether somebody has used the embedded server there within this time."""
+    """Whether the embedded server there got a new user within the last so many seconds."""
     with contextlib.suppress(OSError):
         return time.time() - (data / USERS).stat().st_mtime < seconds
     return False
 
 
 class _Starter:
-    """One wait for a server that is ready; whoever gets ``start.lock`` does what it takes."""
+    """Waits for a server that is ready; the process that gets ``start.lock`` starts or ends one if need be."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self._starts = 0
         self._signals = iter((signal.SIGTERM,))
-        self._log_from = 0
+        self._log_offset = 0
         self._progress(loaded=0)
 
     def _progress(self, loaded: int) -> None:
         self._loaded = loaded
-        self._late = time.monotonic() + DEADLINE
-        self._lost = time.monotonic() + GRACE
+        self._give_up_at = time.monotonic() + PROGRESS_TIMEOUT
+        self._end_at = time.monotonic() + SOCKET_TIMEOUT
 
     def run(self) -> Path:
-        view = look(self._data)
-        if view.state == "ready":
-            return view.socket
+        status = probe(self._data)
+        if status.state == "ready":
+            return status.socket
         with _start_lock(self._data) as lock:
             return self._wait(lock)
 
     def _wait(self, lock: int) -> Path:
-        alone = False
-        while (view := look(self._data)).state != "ready":
-            self._check(view)
-            if alone:
-                self._act(view)
-            elif alone := _take(lock, fcntl.LOCK_EX):
-                # Whatever was seen without the lock may have been changed by who had it: look again.
-                self._lost = time.monotonic() + GRACE
+        is_alone = False
+        while (status := probe(self._data)).state != "ready":
+            self._check(status)
+            if is_alone:
+                self._act(status)
+            elif is_alone := _take(lock, fcntl.LOCK_EX):
+                # The process that had the lock may have changed what was seen without it: probe again.
+                self._end_at = time.monotonic() + SOCKET_TIMEOUT
                 continue
-            time.sleep(POLL)
-        return view.socket
+            time.sleep(POLL_INTERVAL)
+        return status.socket
 
-    def _check(self, view: View) -> None:
-        if view.state == "loading" and view.loaded > self._loaded:
-            self._progress(view.loaded)
-        if time.monotonic() > self._late:
-            raise launch.trouble(self._data, self._last_words(), _stuck(view))
+    def _check(self, status: Status) -> None:
+        if status.state == "loading" and status.loaded > self._loaded:
+            self._progress(status.loaded)
+        if time.monotonic() > self._give_up_at:
+            raise launch.start_error(self._data, self._log(), _stuck(status))
 
-    def _act(self, view: View) -> None:
-        if view.state == "down":
-            if (pid := look_behind(self._data)) is None:
+    def _act(self, status: Status) -> None:
+        if status.state == "down":
+            if (pid := displaced_server(self._data)) is None:
                 self._start()
-            elif time.monotonic() > self._lost:  # else it may be about to end
-                raise displaced(self._data, pid)
-        elif view.state == "unreachable":
-            self._end(view)
+            elif time.monotonic() > self._end_at:  # else it may be about to end
+                raise displaced_error(self._data, pid)
+        elif status.state == "unreachable":
+            self._end(status)
 
     def _start(self) -> None:
         if self._starts:
-            self._wonder()
+            self._check_ended()
         self._starts += 1
-        self._log_from = launch.server(self._data)
+        self._log_offset = launch.start_server(self._data)
         self._progress(loaded=0)
 
-    def _wonder(self) -> None:
-        """Give up on a server that ended after its start, unless it may have been killed."""
-        words = self._last_words()
-        if self._starts == STARTS or launch.is_hopeless(words):
-            raise launch.trouble(self._data, words, "it ended as soon as it was started")
+    def _check_ended(self) -> None:
+        """Raise if the server ended right after its start, unless it may have been killed."""
+        log = self._log()
+        if self._starts == MAX_STARTS or launch.is_lasting(log):
+            raise launch.start_error(self._data, log, "it ended as soon as it was started")
 
-    def _last_words(self) -> str:
-        return launch.last_words(self._data, self._log_from) if self._starts else ""
+    def _log(self) -> str:
+        return launch.read_log(self._data, self._log_offset) if self._starts else ""
 
-    def _end(self, view: View) -> None:
+    def _end(self, status: Status) -> None:
         """End a server that lost its socket, as when someone cleans up a directory of temporary files."""
-        if view.pid <= 0:
+        if status.pid <= 0:
             raise Unavailable(
                 f"The data in {self._data} is used by an embedded server of another container: give each its own "
-                f"directory, embedded:///some/directory, or {INSTEAD}."
+                f"directory, embedded:///some/directory, or {OTHER_SERVER}."
             )
-        if time.monotonic() > self._lost:
+        if time.monotonic() > self._end_at:
             signal_owner_at(self._data, SERVER, next(self._signals, signal.SIGKILL))
-            self._lost = time.monotonic() + LONGEST_END
+            self._end_at = time.monotonic() + END_TIMEOUT
 
 
-def displaced(data: Path, pid: int) -> Unavailable:
-    """Make one error of what is known of a server that goes on without its directory."""
+def displaced_error(data: Path, pid: int) -> Unavailable:
+    """The error for a server that goes on without its directory."""
     return Unavailable(
         f"The directory {data} was removed, moved or replaced while its embedded server (process {pid}) runs: what "
         "that server has is in its memory alone, or where the directory was moved to, and no second one is started "
@@ -208,9 +216,9 @@ def displaced(data: Path, pid: int) -> Unavailable:
     )
 
 
-def _stuck(view: View) -> str:
-    if view.state == "silent":
-        return f"its process {view.pid} does not answer; if it stays so, end that process"
+def _stuck(status: Status) -> str:
+    if status.state == "silent":
+        return f"its process {status.pid} does not answer; if it stays so, end that process"
     return "it was not ready in time"
 
 
@@ -231,9 +239,3 @@ def _start_lock(data: Path) -> Iterator[int]:
         # Unlocked, not only closed: a child that was forked meanwhile must not keep it.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
-
-
-def _is_same(lock: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(lock), path.stat())
-    return False
