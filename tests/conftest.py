@@ -75,7 +75,7 @@ def open_engine(url: str, name: str, clock: Clock | None = None) -> Engine:
 
 @pytest.fixture
 async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
-    """An engine on virtual time; whatever the test did, every invariant holds at its end."""
+    """An engine on virtual time; at the end of each test every invariant holds."""
     made = open_engine(url, namespace(), clock)
     try:
         yield made
@@ -88,7 +88,7 @@ async def engine(url: str, clock: Clock) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def real_engine(url: str) -> AsyncIterator[Engine]:
-    """The same with the production scripts, on the server's own time."""
+    """The same with the production scripts and the server's own time."""
     made = open_engine(url, namespace())
     try:
         yield made
@@ -101,7 +101,7 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 def watched_server() -> Iterator[Server]:
-    """A server of the test's own that notes every script that took too long."""
+    """A server only for this test that logs every script that takes too long."""
     settings = ("--slowlog-log-slower-than", str(TOO_LONG_US), "--slowlog-max-len", "1000")
     with running(Server("--appendonly", "no", *settings)) as server:
         yield server
@@ -116,5 +116,5 @@ async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 def stopwatch(watched_engine: Engine, watched_server: Server) -> Stopwatch:
-    """What the server's main thread did during the engine's long scripts."""
+    """Measures what the server's main thread does during the engine's long scripts."""
     return Stopwatch(watched_engine, watched_server, TOO_LONG_US)

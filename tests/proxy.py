@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that can lose a reply (it was executed, but nobody hears of it), or stall."""
+"""A TCP proxy in front of a server: it can lose a reply to a command that was executed, double it, or stall."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,16 @@ import hiredis
 
 
 class Proxy:
-    """Passes everything on, until it is told which reply to lose; then it cuts that connection instead."""
+    """Passes everything on. A reply that is to be lost is not sent; its connection is cut instead."""
 
     def __init__(self, port: int) -> None:
         self.target = port
         self.lost = 0
-        self.mute = False  #: letters do not arrive
-        self._hangs: bytes | None = None  #: what the request has in it that hangs
+        self.mute = False  #: drop pub/sub messages
+        self._hang_on: bytes | None = None  #: hang the connection whose request contains this
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._doomed: tuple[str, int] | None = None
+        self._to_lose: tuple[str, int] | None = None
         self._copies: int | None = None  #: of the next reply to the command `_copied`
         self._copied = ""
         self._flows = {"requests": threading.Event(), "replies": threading.Event()}
@@ -40,7 +40,7 @@ class Proxy:
     def lose(self, nth: int = 1, command: str = "EVALSHA") -> None:
         """Lose the reply to the nth such command from now on, whatever the connection; functions count as scripts."""
         with self._lock:
-            self._doomed = (command, nth)
+            self._to_lose = (command, nth)
 
     def pass_on(self, copies: int, command: str = "EVALSHA") -> None:
         """Pass on the next reply to such a command so many times: never, or twice; functions count as scripts."""
@@ -51,22 +51,22 @@ class Proxy:
         return self._copies is None
 
     def stall(self, *ways: str) -> None:
-        """Pass nothing on, of `requests`, `replies` or both, on any connection; none is closed."""
+        """Hold back `requests`, `replies` or both on all connections; none is closed."""
         for way in ways:
             self._flows[way].clear()
 
     def flow(self) -> None:
-        """Pass everything on again, what was held back first."""
+        """Pass everything on again, starting with what was held back."""
         for flow in self._flows.values():
             flow.set()
 
     def hang(self, what: bytes = b"") -> None:
-        """Pass nothing on any more of the connection that is the next to ask for something like this, nor close it."""
-        self._hangs = what
+        """From the next request that contains this, pass nothing on from its connection, but do not close it."""
+        self._hang_on = what
 
     @property
     def has_hung(self) -> bool:
-        return self._hangs is None
+        return self._hang_on is None
 
     def cut(self) -> None:
         """Cut every connection; new ones are passed on."""
@@ -76,8 +76,8 @@ class Proxy:
         self.flow()
         self._closed.set()
         _cut(self._listener)
-        for one in list(self._sockets):
-            _cut(one)
+        for open_socket in list(self._sockets):
+            _cut(open_socket)
         for thread in self._threads:
             thread.join(5)
 
@@ -100,8 +100,8 @@ class Proxy:
         for chunk, parts in _read(near):
             asked.extend(part[0].decode().upper().replace("FCALL", "EVALSHA") for part in parts)
             self._flows["requests"].wait()
-            if self._hangs is not None and self._hangs in chunk:
-                self._hangs = None
+            if self._hang_on is not None and self._hang_on in chunk:
+                self._hang_on = None
                 self._closed.wait()
             with contextlib.suppress(OSError):
                 far.sendall(chunk)
@@ -126,16 +126,16 @@ class Proxy:
 
     def _is_lost(self, command: str) -> bool:
         with self._lock:
-            if self._doomed is None or self._doomed[0] != command:
+            if self._to_lose is None or self._to_lose[0] != command:
                 return False
-            left = self._doomed[1] - 1
-            self._doomed = (command, left) if left else None
+            left = self._to_lose[1] - 1
+            self._to_lose = (command, left) if left else None
             self.lost += not left
             return not left
 
 
 def _read(source: socket.socket) -> Iterator[tuple[bytes, list[list[bytes]]]]:
-    """Chunks as they come, each with the whole requests or replies that end in it."""
+    """Yield chunks as they arrive, each with the requests or replies that are complete with it."""
     reader = hiredis.Reader()
     with contextlib.suppress(OSError):
         while chunk := source.recv(65536):
@@ -147,26 +147,26 @@ def _read(source: socket.socket) -> Iterator[tuple[bytes, list[list[bytes]]]]:
 
 
 def _replies_in(chunk: bytes) -> list[bytes]:
-    """The bytes of each reply; what is left over is the last."""
-    reader, found, begin = hiredis.Reader(), list[bytes](), 0
+    """The bytes of each reply, and at last those of an incomplete one."""
+    reader, replies, begin = hiredis.Reader(), list[bytes](), 0
     for end in range(1, len(chunk) + 1):
         reader.feed(chunk[end - 1 : end])
         if reader.gets() is not False:
-            found.append(chunk[begin:end])
+            replies.append(chunk[begin:end])
             begin = end
-    return [*found, chunk[begin:]]
+    return [*replies, chunk[begin:]]
 
 
 def _cut(*sockets: socket.socket) -> None:
-    for one in sockets:
+    for open_socket in sockets:
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-        one.close()
+            open_socket.shutdown(socket.SHUT_RDWR)
+        open_socket.close()
 
 
 @contextlib.contextmanager
 def tls_before(port: int, certificate: Path) -> Iterator[int]:
-    """A port that speaks TLS before one that does not."""
+    """A port with TLS in front of one without."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     loop, ready = asyncio.new_event_loop(), threading.Event()

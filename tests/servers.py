@@ -41,7 +41,7 @@ class Server:
         return redis.Redis(port=self.port, socket_timeout=10)
 
     def wait(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         with contextlib.closing(self.client()) as client:
             wait_for(client.ping, ignore=(redis.ConnectionError,))
 
@@ -85,7 +85,7 @@ class Cluster:
 
 
 def _settled(client: Any, ports: list[int]) -> bool:
-    """Whether a node knows the others; until then it is introduced to them, again if a busy machine was too slow."""
+    """Whether a node knows all others; if not, introduce it to them (again, as a busy machine may lose the first)."""
     info = client.cluster("INFO")
     if int(info["cluster_known_nodes"]) < len(ports):
         for port in ports:
@@ -101,23 +101,23 @@ def free_port() -> int:
 
 
 def free_pair() -> int:
-    """A port for a node whose bus, 10,000 above it, is free, too: below those that the system gives to connections."""
+    """A free port for a node with a free bus port 10,000 above it; below the range of outgoing connections."""
     while True:
-        port = random.randrange(10_000, 20_000)  # others look for one at the same time
-        with socket.socket() as one, socket.socket() as bus, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
+        port = random.randrange(10_000, 20_000)  # other tests look for one at the same time
+        with socket.socket() as client, socket.socket() as bus, contextlib.suppress(OSError):
+            client.bind(("127.0.0.1", port))
             bus.bind(("127.0.0.1", port + 10_000))
             return port
 
 
 def wait_for(condition: Callable[[], Any], *, timeout: float = 15.0, ignore: tuple[type[Exception], ...] = ()) -> Any:
-    """Poll until the condition gives something true."""
-    until = time.monotonic() + timeout
+    """Poll until the condition is true, and return its value."""
+    deadline = time.monotonic() + timeout
     while True:
         with contextlib.suppress(*ignore):
-            if found := condition():
-                return found
-        if time.monotonic() > until:
+            if value := condition():
+                return value
+        if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout} s")
         time.sleep(0.02)
 

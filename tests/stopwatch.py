@@ -1,7 +1,7 @@
-"""What the main thread of a server did while a script took long: it ran, waited for a CPU, or its CPU was taken away.
+"""What the main thread of a server did during a long script: ran, waited for a CPU, or had its CPU taken away.
 
-A script's time in the slow log is time on the wall. Where others want the same CPUs, most of a long one is time in
-which the thread did not run: others on this machine had the CPU (`waited`), or others on its host (`stolen`).
+The slow log has wall-clock time. On a shared machine most of a long script's time may be time in which the thread did
+not run: other processes of this machine had the CPU (`waited`), or other guests of its host (`stolen`).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.transport.script_client import ScriptCall
 from tests.servers import Server
 
-STEP_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: in which stolen time is counted
+STEP_US = 1_000_000 // os.sysconf("SC_CLK_TCK")  #: the unit in which stolen time is counted
 
 
 class Lap(NamedTuple):
@@ -28,10 +28,10 @@ class Lap(NamedTuple):
 
     @property
     def own(self) -> int:
-        """What the thread took of a CPU, at most: all scripts of that while are in it.
+        """The most CPU time that the thread can have used; it includes all scripts of that time.
 
-        The kernel leaves what was stolen out of the time that a thread ran. But if another CPU asks it for that time
-        while this one is taken away, it is counted as run, and once more as stolen.
+        The kernel does not count stolen time as run time. But if another CPU reads the run time while this CPU is taken
+        away, that part is counted as run and again as stolen.
         """
         return min(self.ran, self.passed - self.stolen)
 
@@ -62,32 +62,32 @@ def _read(pid: int) -> _Reading:
 
 
 class Stopwatch:
-    """Takes a lap of every call of an engine, and keeps those of the scripts that are in the slow log."""
+    """Measures a lap for every call of an engine, and keeps those of scripts that are in the slow log."""
 
     def __init__(self, engine: Engine, server: Server, slow_us: int) -> None:
         self._engine = engine
         self._server = server
         self._slow_us = slow_us
         self.reset()
-        # Where the system does not tell what a thread did, nothing is kept: time on the wall is all there is.
+        # Where the system has no such figures, nothing is kept: there is only wall-clock time.
         if Path(f"/proc/{server.process.pid}/schedstat").exists():
             self._together = engine.script_client.together
             engine.script_client.together = self._timed  # type: ignore[method-assign]
 
     def reset(self) -> None:
-        """For a server that was started again."""
-        self.laps: dict[int, Lap] = {}  #: by the number of the slow log's entry
+        """Start again, as after a restart of the server."""
+        self.laps: dict[int, Lap] = {}  #: by number of the entry in the slow log
         self.longest = 0  #: microseconds of a CPU in any lap
-        self._seen = -1  #: the last entry of the slow log that was looked at
+        self._last_entry = -1  #: the last entry of the slow log that was read
 
-    async def _timed(self, *calls: ScriptCall[Any], **how: Any) -> list[Any]:
+    async def _timed(self, *calls: ScriptCall[Any], **options: Any) -> list[Any]:
         async with self.lap():
-            return await self._together(*calls, **how)
+            return await self._together(*calls, **options)
 
     @contextlib.asynccontextmanager
     async def lap(self) -> AsyncIterator[None]:
-        """One call. Others may be under way, so an entry may be in several laps: the longest has all of its script."""
-        seen, second, start = self._seen, int(time.time()), _read(self._server.process.pid)
+        """Measure one call. Calls may overlap: of the laps that have an entry, the longest has all of its script."""
+        last_entry, second, start = self._last_entry, int(time.time()), _read(self._server.process.pid)
         yield
         lap = start.until(_read(self._server.process.pid))
         self.longest = max(self.longest, lap.own)
@@ -95,6 +95,6 @@ class Stopwatch:
             client: Any = await self._engine.script_client.endpoint.client()
             for entry in await client.slowlog_get(1000):
                 number = entry["id"]
-                if number > seen and entry["start_time"] >= second:
-                    self.laps[number] = max(self.laps.get(number, lap), lap, key=lambda one: one.own)
-                    self._seen = max(self._seen, number)
+                if number > last_entry and entry["start_time"] >= second:
+                    self.laps[number] = max(self.laps.get(number, lap), lap, key=lambda lap: lap.own)
+                    self._last_entry = max(self._last_entry, number)

@@ -13,14 +13,14 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PENSTOCK_EMBEDDED_LINGER", "0.3")
-    # The programs that tests start find the package and these tests as the tests do.
+    # Programs that tests start import the same package and tests.
     here = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{here / 'src'}:{here}")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
-    """Give a data directory whose server and watcher end with the test."""
+    """A data directory whose server and watcher end with the test."""
     data = tmp_path / "data"
     yield data
     clean(data)

@@ -1,4 +1,4 @@
-"""Tiny servers that say what no real server of ours would."""
+"""Tiny servers with answers that no real server of the tests gives."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ GOOD = {"redis_version": "7.4.0", "role": "master", "loading": 0, "aof_enabled":
 
 @contextlib.contextmanager
 def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Answer whatever comes on a port until the block is left."""
+    """Listen on a port, and answer all that arrives, until the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.05)
         over = threading.Event()
@@ -26,26 +26,26 @@ def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[int]:
 
 
 def _accept(listener: socket.socket, answer: Answer, over: threading.Event, tls: ssl.SSLContext | None) -> None:
-    conversations = []
+    threads = []
     while not over.is_set():
         with contextlib.suppress(TimeoutError):
             connection, _ = listener.accept()
-            conversations.append(threading.Thread(target=_converse, args=(connection, answer, tls)))
-            conversations[-1].start()
-    for conversation in conversations:
-        conversation.join()
+            threads.append(threading.Thread(target=_serve, args=(connection, answer, tls)))
+            threads[-1].start()
+    for thread in threads:
+        thread.join()
 
 
-def _converse(connection: socket.socket, answer: Answer, tls: ssl.SSLContext | None) -> None:
+def _serve(connection: socket.socket, answer: Answer, tls: ssl.SSLContext | None) -> None:
     connection.settimeout(5)
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         stack.enter_context(connection)
-        spoken = stack.enter_context(tls.wrap_socket(connection, server_side=True)) if tls else connection
-        while words := spoken.recv(65536):
-            spoken.sendall(answer(words))
+        stream = stack.enter_context(tls.wrap_socket(connection, server_side=True)) if tls else connection
+        while data := stream.recv(65536):
+            stream.sendall(answer(data))
 
 
-def saying(**info: object) -> Answer:
+def with_info(**info: object) -> Answer:
     """Answer INFO with these fields, and OK to each other command."""
     text = "# Server\r\n" + "".join(f"{name}:{value}\r\n" for name, value in info.items())
     bulk = f"${len(text)}\r\n{text}\r\n".encode()
@@ -62,6 +62,6 @@ def answering(answers: dict[bytes, bytes]) -> Answer:
     return lambda words: b"".join(map(answer, commands(words)))
 
 
-def commands(words: bytes) -> list[bytes]:
-    # SETINFO is no INFO; a command begins with the number of its words.
-    return words.replace(b"SETINFO", b"SETIN").split(b"*")[1:]
+def commands(data: bytes) -> list[bytes]:
+    # SETINFO must not count as INFO; each command begins with * and its number of words.
+    return data.replace(b"SETINFO", b"SETIN").split(b"*")[1:]

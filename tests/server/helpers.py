@@ -1,4 +1,4 @@
-"""Processes and conditions that the tests of the server layer share."""
+"""Servers, processes and conditions that the tests of the server layer share."""
 
 import contextlib
 import os
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], timeout: float = 10.0) -> T:
-    """Wait for a condition to become true, and give its value."""
-    late = time.monotonic() + timeout
+    """Poll until the condition is true, and return its value."""
+    deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < late, f"still not true after {timeout} s"
+        assert time.monotonic() < deadline, f"still not true after {timeout} s"
         time.sleep(0.01)
     return value
 
@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
 
 
 def servers(data: Path) -> list[int]:
-    """Every live server process on the data directory's socket, whatever the lock files say."""
+    """All server processes on the data directory's socket, whatever the lock files say."""
     return _processes(f"unixsocket:{socket_path(data)}")
 
 
@@ -66,26 +66,26 @@ def watcher_pid(data: Path) -> int:
     return until(lambda: owner_at(data, WATCHER) or 0)
 
 
-def end(pid: int) -> None:
+def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def end_everything(data: Path) -> None:
-    """Kill watcher and server, and wait until both are gone."""
+def kill_all(data: Path) -> None:
+    """Kill the watcher and the server, and wait until both are gone."""
     for pid in watchers(data) + servers(data):
-        end(pid)
+        kill(pid)
     until(lambda: not watchers(data) + servers(data))
 
 
 def clean(data: Path) -> None:
-    end_everything(data)
+    kill_all(data)
     socket_path(data).unlink(missing_ok=True)
     path_lock(data).unlink(missing_ok=True)
 
 
 class User:
-    """A program that uses the embedded server; see ``user.py`` for what it can be asked."""
+    """A program that uses the embedded server; ``user.py`` lists its commands."""
 
     def __init__(self, data: Path, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -106,20 +106,20 @@ class User:
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> str:
+    def read(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def ask(self, command: str) -> str:
         self.send(command)
-        return self.hear()
+        return self.read()
 
     def kill(self) -> None:
         self.process.kill()
         self.close()
 
     def close(self) -> None:
-        """Let it end by itself, and wait for that."""
+        """Let it end by itself, and wait until it has."""
         with contextlib.suppress(BrokenPipeError):
             self.process.communicate(timeout=20)
 

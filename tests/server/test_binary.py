@@ -73,7 +73,7 @@ def test_a_shipped_binary_that_lost_its_mode_is_passed_over(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("given", "tunables"),
+    ("ours", "tunables"),
     [
         (None, "glibc.malloc.tcache_count=4000"),
         ("glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=4000"),
@@ -81,9 +81,9 @@ def test_a_shipped_binary_that_lost_its_mode_is_passed_over(tmp_path: Path, monk
     ],
 )
 def test_the_server_keeps_memory_at_hand_unless_you_say_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, tunables: str
+    monkeypatch: pytest.MonkeyPatch, ours: str | None, tunables: str
 ) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    if given is not None:
-        monkeypatch.setenv("GLIBC_TUNABLES", given)
+    if ours is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", ours)
     assert environment() == {**os.environ, "GLIBC_TUNABLES": tunables}

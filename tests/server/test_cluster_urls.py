@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from penstock.errors import Unavailable, UnsuitableServer
-from tests.server.fakes import GOOD, saying, serving
+from tests.server.fakes import GOOD, serving, with_info
 from tests.server.helpers import SLOT_KEY, Server, StartServer, endpoint, refusal, until
 
 
@@ -88,7 +88,7 @@ def test_a_node_that_does_not_know_its_host_is_where_it_was_asked(host: bytes) -
 
     def answer(words: bytes) -> bytes:
         if b"SLOTS" not in words:
-            return saying(**GOOD)(words)
+            return with_info(**GOOD)(words)
         return b"*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n" + host + b":%d\r\n$2\r\nid\r\n" % ports[0]
 
     with serving(answer) as port:

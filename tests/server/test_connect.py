@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from penstock.errors import Unavailable
-from tests.server.fakes import GOOD, commands, saying, serving
+from tests.server.fakes import GOOD, commands, serving, with_info
 from tests.server.helpers import (
     StartServer,
     endpoint,
@@ -49,7 +49,7 @@ async def test_no_command_is_ever_sent_twice_by_the_library() -> None:
 
     def answer(words: bytes) -> bytes:
         heard.extend(command for command in commands(words) if b"INCR" in command)
-        return b"" if b"INCR" in words else saying(**GOOD)(words)
+        return b"" if b"INCR" in words else with_info(**GOOD)(words)
 
     with serving(answer) as port:
         place = endpoint(f"redis://127.0.0.1:{port}", socket_timeout=0.1)
@@ -84,7 +84,7 @@ async def test_a_socket_file_and_a_password_work(start_server: StartServer, tmp_
 def test_tls_is_verified_and_its_connections_close_quietly(certificate: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
-    with serving(saying(**GOOD), context) as port:
+    with serving(with_info(**GOOD), context) as port:
         place = endpoint(f"rediss://localhost:{port}?ssl_ca_certs={certificate}")
 
         async def use() -> None:
@@ -110,7 +110,7 @@ def test_a_tls_server_that_wants_a_certificate_says_so(certificate: Path) -> Non
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
     context.load_cert_chain(certificate)
     context.verify_mode = ssl.CERT_REQUIRED
-    with serving(saying(**GOOD), context) as port:
+    with serving(with_info(**GOOD), context) as port:
         url = f"rediss://localhost:{port}?ssl_ca_certs={certificate}"
         assert "ssl_certfile=" in str(refusal(url, deadline=20))
         endpoint(f"{url}&ssl_certfile={certificate}&ssl_keyfile={certificate}").client_sync()

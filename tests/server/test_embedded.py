@@ -14,7 +14,7 @@ from tests.server.embedded_helpers import config, ping, write
 from tests.server.helpers import (
     StartUser,
     clean,
-    end,
+    kill,
     server_pid,
     servers,
     until,
@@ -60,8 +60,8 @@ def test_one_line_says_that_it_is_embedded_and_where(
 ) -> None:
     embedded.ensure()
     embedded.ensure()
-    said = [record.getMessage() for record in caplog.records if record.name == "penstock.embedded"]
-    assert [str(data) in text for text in said] == [True]
+    messages = [record.getMessage() for record in caplog.records if record.name == "penstock.embedded"]
+    assert [str(data) in message for message in messages] == [True]
 
 
 def test_a_pointer_file_tells_people_where_the_socket_is(embedded: EmbeddedServer, data: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_pointer_file_tells_people_where_the_socket_is(embedded: EmbeddedServe
 
 def test_five_processes_started_at_one_moment_share_one_server(start_user: StartUser, data: Path) -> None:
     users = [start_user() for _ in range(5)]
-    assert [user.hear() for user in users] == ["ready"] * 5
+    assert [user.read() for user in users] == ["ready"] * 5
     assert len(servers(data)) == 1
     assert sorted(user.ask("incr n") for user in users) == ["1", "2", "3", "4", "5"]
     until(lambda: len(watchers(data)) == 1)
@@ -106,10 +106,10 @@ def test_users_with_different_runtime_directories_share_one_server(
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     users = [start_user(XDG_RUNTIME_DIR=str(runtime)), start_user(XDG_RUNTIME_DIR="")]
-    assert [user.hear() for user in users] == ["ready"] * 2
+    assert [user.read() for user in users] == ["ready"] * 2
     assert sorted(user.ask("incr n") for user in users) == ["1", "2"]
-    end(watcher_pid(data))
-    end(server_pid(data))
+    kill(watcher_pid(data))
+    kill(server_pid(data))
 
 
 def test_the_socket_goes_into_the_runtime_directory_only_if_that_is_private(

@@ -11,8 +11,8 @@ from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded_helpers import ping, write
 from tests.server.helpers import (
     StartUser,
-    end,
     is_alive,
+    kill,
     server_pid,
     servers,
     until,
@@ -23,9 +23,9 @@ from tests.server.helpers import (
 
 def test_ctrl_c_of_the_program_that_started_the_server_does_not_reach_it(start_user: StartUser, data: Path) -> None:
     first = start_user()
-    first.hear()
+    first.read()
     second = start_user()
-    second.hear()
+    second.read()
     pid = server_pid(data)
     os.killpg(first.pid, signal.SIGINT)
     first.close()
@@ -40,7 +40,7 @@ def test_the_server_stops_after_its_last_user_however_that_went(
     start_user: StartUser, data: Path, killed: bool
 ) -> None:
     user = start_user()
-    user.hear()
+    user.read()
     assert user.ask("set k v") == "True"
     assert servers(data)
     user.kill() if killed else user.close()
@@ -85,7 +85,7 @@ def test_users_who_come_and_go_while_the_server_stops_are_never_without_one(
 
 def test_a_watcher_that_was_killed_is_replaced_by_the_next_user(embedded: EmbeddedServer, data: Path) -> None:
     embedded.ensure()
-    end(watcher_pid(data))
+    kill(watcher_pid(data))
     until(lambda: not watchers(data))
     other = EmbeddedServer(data)
     other.ensure()
@@ -97,7 +97,7 @@ def test_a_watcher_that_was_killed_is_replaced_by_the_next_user(embedded: Embedd
 
 def test_a_forked_child_that_uses_the_server_is_a_user_of_its_own(start_user: StartUser, data: Path) -> None:
     parent = start_user()
-    parent.hear()
+    parent.read()
     assert parent.ask("set k v") == "True"
     child = int(parent.ask("fork forked"))
     try:
@@ -109,13 +109,13 @@ def test_a_forked_child_that_uses_the_server_is_a_user_of_its_own(start_user: St
         until(lambda: time.monotonic() > late)
         assert (server_pid(data), watcher_pid(data)) == (pid, watcher)
     finally:
-        end(child)
+        kill(child)
     until(lambda: not servers(data))
 
 
 def test_a_forked_child_that_does_not_use_the_server_keeps_nothing_alive(start_user: StartUser, data: Path) -> None:
     parent = start_user()
-    parent.hear()
+    parent.read()
     child = int(parent.ask("idle"))
     try:
         assert parent.ask("set k v") == "True"
@@ -123,4 +123,4 @@ def test_a_forked_child_that_does_not_use_the_server_keeps_nothing_alive(start_u
         until(lambda: not servers(data))
         assert is_alive(child)
     finally:
-        end(child)
+        kill(child)

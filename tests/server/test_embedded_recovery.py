@@ -21,9 +21,9 @@ from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded_helpers import SOON, ping, read, within, write
 from tests.server.helpers import (
     StartUser,
-    end,
-    end_everything,
     is_alive,
+    kill,
+    kill_all,
     server_pid,
     servers,
     until,
@@ -33,9 +33,9 @@ from tests.server.helpers import (
 
 def test_killing_the_first_user_hurts_no_other(start_user: StartUser, data: Path) -> None:
     first = start_user()
-    first.hear()
+    first.read()
     second = start_user()
-    second.hear()
+    second.read()
     pid = server_pid(data)
     first.kill()
     with within(SOON):
@@ -45,14 +45,14 @@ def test_killing_the_first_user_hurts_no_other(start_user: StartUser, data: Path
 
 def test_killing_the_server_alone_hurts_nobody_for_long(start_user: StartUser, data: Path) -> None:
     users = [start_user() for _ in range(3)]
-    assert [user.hear() for user in users] == ["ready"] * 3
+    assert [user.read() for user in users] == ["ready"] * 3
     assert [user.ask("incr n") for user in users] == ["1", "2", "3"]
     pid = server_pid(data)
-    end(pid)
+    kill(pid)
     with within(SOON):
         for user in users:
             user.send("incr n")
-        assert sorted(user.hear() for user in users) == ["4", "5", "6"]
+        assert sorted(user.read() for user in users) == ["4", "5", "6"]
     assert len(servers(data)) == 1
     assert servers(data) != [pid]
 
@@ -61,7 +61,7 @@ def test_killing_everything_loses_nothing_that_was_acknowledged_two_seconds_befo
     start_user: StartUser, embedded: EmbeddedServer, data: Path
 ) -> None:
     user = start_user()
-    user.hear()
+    user.read()
     acknowledged: dict[str, float] = {}
     begin = time.monotonic()
     while time.monotonic() < begin + 2.5:
@@ -70,7 +70,7 @@ def test_killing_everything_loses_nothing_that_was_acknowledged_two_seconds_befo
         acknowledged[key] = time.monotonic()
     killed = time.monotonic()
     for pid in (watcher_pid(data), server_pid(data)):
-        end(pid)
+        kill(pid)
     user.kill()
     with within(SOON):
         path = embedded.ensure()
@@ -84,11 +84,11 @@ def test_after_everything_was_killed_the_next_user_needs_no_help(
     start_user: StartUser, embedded: EmbeddedServer, data: Path
 ) -> None:
     user = start_user()
-    user.hear()
+    user.read()
     assert user.ask("set k v") == "True"
     path = socket_path(data)
     user.process.kill()
-    end_everything(data)
+    kill_all(data)
     assert path.exists()
     assert {"users.lock", "start.lock", "server.lock", "watcher.lock", POINTER_FILE} <= {p.name for p in data.iterdir()}
     with within(SOON):
@@ -176,7 +176,7 @@ def test_a_server_whose_directory_is_gone_keeps_its_users_and_gets_no_other_besi
     assert not servers(data)
     assert read(embedded.ensure(), "k") == b"v"
     assert f"process {old}" in caplog.text
-    # Nobody uses the old one any more, so its own watcher stops it, and then the path may be used anew.
+    # Nobody uses the old server any more, so its own watcher stops it, and then the path may be used again.
     embedded.release()
     until(lambda: not is_alive(old))
     assert read(other.ensure(), "k") is None
@@ -199,14 +199,14 @@ def test_a_server_that_was_killed_without_its_directory_is_replaced(embedded: Em
     write(embedded.ensure(), "k", "v")
     old = server_pid(data)
     shutil.rmtree(data)
-    end(old)
+    kill(old)
     assert read(embedded.ensure(), "k") is None
     assert server_pid(data) != old
 
 
 def test_data_files_without_their_manifest_are_one_clear_error_and_stay(embedded: EmbeddedServer, data: Path) -> None:
     write(embedded.ensure(), "k", "v")
-    end_everything(data)
+    kill_all(data)
     folder = data / "appendonlydir"
     (manifest,) = folder.glob("*.manifest")
     manifest.rename(data / "manifest")
@@ -222,7 +222,7 @@ def test_a_server_that_was_killed_during_its_first_start_leaves_nothing_that_sto
     embedded: EmbeddedServer, data: Path
 ) -> None:
     embedded.ensure()
-    end_everything(data)
+    kill_all(data)
     (manifest,) = (data / "appendonlydir").glob("*.manifest")
     manifest.unlink()  # it is written last
     assert ping(embedded.ensure())

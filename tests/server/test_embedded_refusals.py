@@ -14,8 +14,8 @@ from penstock.server.embedded.binary import find_binary
 from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded_helpers import read, script, write
 from tests.server.helpers import (
-    end,
-    end_everything,
+    kill,
+    kill_all,
     server_pid,
 )
 
@@ -74,7 +74,7 @@ def test_a_binary_that_never_listens_is_given_up(
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(script(tmp_path, "echo thinking; exec sleep 600")))
     with pytest.raises(Unavailable, match=r"(?s)not ready in time.*thinking"):
         embedded.ensure()
-    end(server_pid(data))
+    kill(server_pid(data))
 
 
 def test_a_bad_linger_is_one_clear_error(embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_bad_linger_is_one_clear_error(embedded: EmbeddedServer, monkeypatch: 
 def test_a_damaged_file_is_one_clear_error_whose_advice_works(embedded: EmbeddedServer, data: Path) -> None:
     path = embedded.ensure()
     write(path, "k", "v")
-    end_everything(data)
+    kill_all(data)
     (log,) = (data / "appendonlydir").glob("*.incr.aof")
     log.write_bytes(log.read_bytes() + b"nonsense\r\n" * 3)
     with pytest.raises(Unavailable, match="damaged") as caught:
@@ -104,7 +104,7 @@ def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
         for number in range(10_000):
             pipe.set(f"k{number}", "v")
         pipe.execute()
-    end_everything(data)
+    kill_all(data)
     monkeypatch.setattr(embedded_module, "PROGRESS_TIMEOUT", 0.4)
     slow = script(tmp_path, f'exec {find_binary()} "$@" --key-load-delay 100')
     monkeypatch.setenv("PENSTOCK_SERVER_BIN", str(slow))

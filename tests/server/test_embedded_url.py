@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from tests.server.helpers import (
-    end,
     endpoint,
     is_alive,
+    kill,
     server_pid,
     servers,
     until,
@@ -21,7 +21,7 @@ async def test_an_embedded_url_needs_no_server(data: Path) -> None:
     place = endpoint(f"embedded://{data}")
     assert await (await place.client()).set("k", "v")
     assert place.client_sync().get("k") == b"v"
-    end(server_pid(data))
+    kill(server_pid(data))
     with pytest.raises(redis.ConnectionError):
         await (await place.client()).get("k")
     await place.forget()
@@ -31,16 +31,16 @@ async def test_an_embedded_url_needs_no_server(data: Path) -> None:
 
 
 async def test_an_embedded_server_stays_for_as_long_as_one_endpoint_is_open(data: Path) -> None:
-    one, two = endpoint(f"embedded://{data}"), endpoint(f"embedded://{data}")
-    await one.client()
-    await two.client()
+    first, second = endpoint(f"embedded://{data}"), endpoint(f"embedded://{data}")
+    await first.client()
+    await second.client()
     pid = server_pid(data)
-    one.close()  # its loop still has a client
-    await two.aclose()
+    first.close()  # its loop still has a client
+    await second.aclose()
     late = time.monotonic() + 0.8
     until(lambda: time.monotonic() > late)
     assert is_alive(pid)
-    await one.aclose()
+    await first.aclose()
     until(lambda: not servers(data))
 
 

@@ -1,4 +1,4 @@
-"""A primary that hangs, or is demoted, is left for the one that takes its place, by all who use it."""
+"""All users of a primary that hangs or is demoted move to the server that takes its place."""
 
 import asyncio
 import signal
@@ -61,7 +61,7 @@ class Failover(Cluster):
             if client.execute_command("CLUSTER KEYSLOT", f"penstock:{{{name}}}:meta") < 16384 // 3:
                 return name
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self.replica.end()
         super().end()
 

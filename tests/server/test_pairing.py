@@ -1,4 +1,4 @@
-"""A connection on which a reply is missing, or comes twice: nobody is given the reply to another call."""
+"""A connection on which a reply is missing or comes twice: no call gets the reply to another."""
 
 import asyncio
 from typing import Any
@@ -34,13 +34,13 @@ async def test_calls_side_by_side_get_their_own_answers_when_a_reply_is(single: 
                     engine.cancel(["unknown", "unknown-too"]),
                 ]
                 async with asyncio.timeout(4):
-                    found = await asyncio.gather(*map(engine.script_client.run, calls))
+                    answers = await asyncio.gather(*map(engine.script_client.run, calls))
                 assert proxy.has_passed_on
-                assert found[0] == ["missing"]
-                assert found[1].words == ["unknown"]
-                assert [watched.state for watched in found[2]] == ["ready"]
-                assert found[3] == "ok"
-                assert found[4] == ["missing", "missing"]
+                assert answers[0] == ["missing"]
+                assert answers[1].words == ["unknown"]
+                assert [watched.state for watched in answers[2]] == ["ready"]
+                assert answers[3] == "ok"
+                assert answers[4] == ["missing", "missing"]
             assert await audit(engine) == []
             await (await raw(engine)).delete(*engine.all_keys())
 

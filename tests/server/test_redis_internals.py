@@ -27,8 +27,10 @@ def check(owner: Any, name: str, kind: type) -> None:
     """Fail with the name of the attribute, and where it is used."""
     where = f"redis-py {redis.__version__}: {type(owner).__name__}.{name}"
     assert hasattr(owner, name), f"{where} is gone; server/redis_internals.py uses it"
-    found = type(getattr(owner, name))
-    assert issubclass(found, kind), f"{where} is a {found.__name__}, no {kind.__name__}; see server/redis_internals.py"
+    actual = type(getattr(owner, name))
+    assert issubclass(actual, kind), (
+        f"{where} is a {actual.__name__}, no {kind.__name__}; see server/redis_internals.py"
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), ASYNCIO)

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from penstock.errors import Unavailable, UnsuitableServer
-from tests.server.fakes import GOOD, answering, saying, serving
+from tests.server.fakes import GOOD, answering, serving, with_info
 from tests.server.helpers import StartServer, endpoint, refusal, refusal_of
 
 
@@ -25,12 +25,12 @@ def test_a_server_that_comes_up_within_the_deadline_is_found(start_server: Start
     server = start_server()
     server.stop()
     place = endpoint(server.url, deadline=10)
-    found: list[redis.Redis] = []
-    waiter = threading.Thread(target=lambda: found.append(place.client_sync()))
+    clients: list[redis.Redis] = []
+    waiter = threading.Thread(target=lambda: clients.append(place.client_sync()))
     waiter.start()
     other = start_server(port=server.port)
     waiter.join(10)
-    assert found[0].ping()
+    assert clients[0].ping()
     assert other.process.poll() is None
     place.close()
 
@@ -131,7 +131,7 @@ def test_a_server_that_becomes_a_replica_is_given_time_to_fail_over(start_server
     ],
 )
 def test_a_server_that_is_too_old_is_refused(info: dict[str, str], advice: str) -> None:
-    error = refusal_of(saying(**GOOD | info))
+    error = refusal_of(with_info(**GOOD | info))
     assert isinstance(error, UnsuitableServer)
     assert advice in str(error)
     assert "upgrade it to Valkey 7.2 or Redis 7.0" in str(error)
@@ -141,7 +141,7 @@ def test_a_server_that_is_too_old_is_refused(info: dict[str, str], advice: str) 
     "info", [{}, {"redis_version": "7.0.0"}, {"redis_version": "8.10.1"}, {"redis_version": "new"}]
 )
 def test_what_a_managed_server_hides_is_not_held_against_it(info: dict[str, str]) -> None:
-    with serving(saying(**info)) as port:
+    with serving(with_info(**info)) as port:
         place = endpoint(f"redis://127.0.0.1:{port}")
         place.client_sync()
         place.close()
@@ -155,13 +155,13 @@ def test_a_server_that_hides_info_altogether_is_taken_as_it_is() -> None:
 
 
 def test_a_server_that_is_still_loading_is_waited_for() -> None:
-    loading = saying(**GOOD | {"loading": 1, "loading_loaded_perc": "42.50", "loading_eta_seconds": 7})
+    loading = with_info(**GOOD | {"loading": 1, "loading_loaded_perc": "42.50", "loading_eta_seconds": 7})
     error = refusal_of(loading)
     assert isinstance(error, Unavailable)
     assert "still loading its data after 0.3 s (42.5 % are loaded, about 7 s remain)" in str(error)
     error = refusal_of(lambda _: b"-LOADING the dataset in memory\r\n")
     assert "still loading" in str(error)
-    answers = [loading, loading, saying(**GOOD)]
+    answers = [loading, loading, with_info(**GOOD)]
     with serving(lambda words: (answers.pop(0) if answers[1:] and b"\nINFO" in words else answers[0])(words)) as port:
         place = endpoint(f"redis://127.0.0.1:{port}")
         place.client_sync()

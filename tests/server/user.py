@@ -1,9 +1,9 @@
-"""A program that uses the embedded server, and does what it is told line by line on its standard input.
+"""A program that uses the embedded server and runs the commands on its standard input, one per line.
 
-``wait``: become a user and say "ready"
-``incr K``, ``set K V``, ``get K``: on the server, reconnecting as often as it takes
-``fork K``: fork a child that sets K, and say its pid
-``idle``: fork a child that uses nothing, and say its pid
+``wait``: become a user and print "ready"
+``incr K``, ``set K V``, ``get K``: on the server, reconnecting until it works
+``fork K``: fork a child that sets K, and print its pid
+``idle``: fork a child that uses nothing, and print its pid
 """
 
 import os
@@ -37,7 +37,7 @@ def child(endpoint: Endpoint, *command: str) -> int:
         signal.pause()
 
 
-def obey(endpoint: Endpoint, line: str) -> str:
+def run(endpoint: Endpoint, line: str) -> str:
     match line.split():
         case ["wait"]:
             endpoint.client_sync()
@@ -54,7 +54,7 @@ def obey(endpoint: Endpoint, line: str) -> str:
 def main() -> None:
     endpoint = Endpoint(parse(f"embedded://{sys.argv[1]}"), slot_key=b"penstock:{test}:meta")
     for line in sys.stdin:
-        print(obey(endpoint, line), flush=True)
+        print(run(endpoint, line), flush=True)
 
 
 main()
