@@ -31,7 +31,7 @@ async def test_both_clients_reach_the_server(start_server: StartServer) -> None:
 async def test_every_connection_is_made_the_same_way(start_server: StartServer) -> None:
     place = endpoint(start_server().url)
     sync, client = place.client_sync(), await place.client()
-    # On a loop whoever sends sets the deadline: a socket timeout would make redis-py swallow cancellations.
+    # On a loop the sender sets the deadline: with a socket timeout redis-py would swallow cancellations.
     for settings, timeout in (
         (sync.connection_pool.connection_kwargs, 5.0),
         (client.connection_pool.connection_kwargs, None),
@@ -45,10 +45,10 @@ async def test_every_connection_is_made_the_same_way(start_server: StartServer) 
 
 
 async def test_no_command_is_ever_sent_twice_by_the_library() -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def answer(words: bytes) -> bytes:
-        heard.extend(command for command in commands(words) if b"INCR" in command)
+        received.extend(command for command in commands(words) if b"INCR" in command)
         return b"" if b"INCR" in words else with_info(**GOOD)(words)
 
     with serving(answer) as port:
@@ -59,7 +59,7 @@ async def test_no_command_is_ever_sent_twice_by_the_library() -> None:
             async with asyncio.timeout(0.1):
                 await (await place.client()).incr("n")
         await place.aclose()
-    assert len(heard) == 2
+    assert len(received) == 2
 
 
 async def test_more_than_a_hundred_connections_may_be_in_use_at_once(start_server: StartServer) -> None:

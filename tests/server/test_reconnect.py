@@ -27,7 +27,7 @@ from tests.server.helpers import (
 
 
 def test_a_server_that_is_found_again_is_the_same_object() -> None:
-    """So that those who have a client of it need not ask the search."""
+    """So that the holder of a client can compare it without a search."""
     url = parse("redis://127.0.0.1:1")
     search = Search(lambda: Node(url, ("127.0.0.1", 1), run_id="first"))
     nodes = [search.join().result()]
@@ -85,7 +85,7 @@ async def test_a_restarted_server_gets_a_new_client(start_server: StartServer) -
     assert await place.client() is not client
     assert await (await place.client()).ping()
     assert place.client_sync() is not sync
-    assert await client.ping()  # whoever still holds the old one is served as well, and leaves nothing open
+    assert await client.ping()  # the old client still works for its holders, and leaves nothing open
     await place.aclose()
 
 
@@ -125,7 +125,7 @@ def test_each_loop_has_its_own_client_which_closes_with_it(start_server: StartSe
 
 
 @pytest.mark.filterwarnings("ignore:unclosed event loop:ResourceWarning")
-def test_a_loop_that_was_closed_without_ceremony_leaves_no_noise(start_server: StartServer) -> None:
+def test_a_loop_that_was_closed_with_open_connections_leaves_no_warnings(start_server: StartServer) -> None:
     server = start_server()
     place = endpoint(server.url)
 
@@ -160,7 +160,7 @@ def test_threads_share_the_blocking_client(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_connection_that_the_server_closed_is_opened_again_without_a_word(
+async def test_a_connection_that_the_server_closed_is_opened_again_without_an_error(
     start_server: StartServer, blocking: bool
 ) -> None:
     server = start_server()
@@ -172,7 +172,7 @@ async def test_a_connection_that_the_server_closed_is_opened_again_without_a_wor
 
     before = await number()
     server.ask("CLIENT KILL", "ID", before)
-    for _ in range(3):  # until the loop has heard of it
+    for _ in range(3):  # until the loop has noticed
         await asyncio.sleep(0)
     assert await number() > before
     await place.aclose()

@@ -80,7 +80,7 @@ def show(address: Address) -> str:
 
 
 def parse(text: str | None = None) -> Url:
-    """Parse a URL, by default ``$PENSTOCK_URL``, and by default of that the embedded server."""
+    """Parse a URL; without one ``$PENSTOCK_URL``, and without that the URL of the embedded server."""
     parts = _split(os.environ.get(URL_VARIABLE) or "embedded://" if text is None else text)
     match parts.kind:
         case "embedded":
