@@ -191,17 +191,6 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     assert "did you mean 'mail'?" in err
 
 
-def test_doctor_is_well_until_something_is_broken(shell: Shell, single: Server) -> None:
-    job_id = shell.json("enqueue", "send", "[7]", "--id", "with-a-header")["id"]
-    report = shell.json("doctor")
-    assert (report["healthy"], report["jobs"], report["findings"]) == (True, 1, [])
-    with single.client() as client:
-        client.hdel(f"penstock:{{{shell.namespace}}}:payloads", job_id)
-    out, _ = shell.run("doctor", code=8)
-    assert "payload missing" in out
-    assert [row["subject"] for row in shell.json("doctor", code=8)["findings"]] == [job_id]
-
-
 # Stopping a worker
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.cli.test_cli import sleeping
 from tests.cli.test_commands import LEAVES
-from tests.servers import Server, wait_for
+from tests.servers import wait_for
 
 
 def enqueue(shell: Shell, *arguments: str) -> str:
@@ -195,7 +195,7 @@ def test_dead_discard_and_purge_want_a_yes(shell: Shell, busy: dict[str, str]) -
     assert shell.json("dead", "ls") == []
 
 
-# events, top, cron, doctor
+# events, top, cron
 
 
 def test_events_are_a_line_each_and_resume(shell: Shell, busy: dict[str, str]) -> None:
@@ -277,22 +277,6 @@ def test_a_schedule_may_be_named_by_the_end_of_its_id(shell: Shell) -> None:
     assert not out
     assert "did you mean" in err
     assert "paused" not in {row["state"] for row in shell.json("cron", "ls")}
-
-
-def test_doctor_names_what_is_wrong_and_mends_it(shell: Shell, single: Server, busy: dict[str, str]) -> None:
-    report = shell.json("doctor")
-    assert report["healthy"]
-    assert report["settings"]["eviction"] == "noeviction"
-    single.client().delete(f"penstock:{{{shell.namespace}}}:dead")
-    report = shell.json("doctor", code=8)
-    assert {"keys", "place"} <= {finding["rule"] for finding in report["findings"]}
-    out, _ = shell.run("doctor", code=8)
-    assert "penstock doctor --fix" in out
-    assert "--yes" in shell.run("doctor", "--fix", code=2)[1]
-    mended = shell.json("doctor", "--fix", "--yes")
-    assert mended["healthy"]
-    assert mended["fixed"]
-    assert "clean" in shell.run("doctor")[0]
 
 
 # The whole

@@ -14,6 +14,7 @@ from penstock.cli.output import Printer, counted, print_fields, print_json, prin
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
 from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
+from penstock.engine.transport.plain_commands import unavailable_on_error
 
 _MOST = 50  #: findings that a table shows
 
@@ -52,14 +53,16 @@ def doctor(target: Target, printer: Printer, *, mend: bool, yes: bool) -> None:
 
 
 async def _report(client: Client, tasks: frozenset[str]) -> dict[str, Any]:
-    return await _described(client, await examine(client.engine, tasks), ())
+    with unavailable_on_error(client.endpoint):
+        return await _described(client, await examine(client.engine, tasks), ())
 
 
 async def _fix(client: Client, tasks: frozenset[str]) -> dict[str, Any]:
-    before = await examine(client.engine, tasks)
-    await fix(client.engine)
-    after = await examine(client.engine, tasks)
-    return await _described(client, after, mended(before, after))
+    with unavailable_on_error(client.endpoint):
+        before = await examine(client.engine, tasks)
+        await fix(client.engine)
+        after = await examine(client.engine, tasks)
+        return await _described(client, after, mended(before, after))
 
 
 async def _described(client: Client, made: Doctor, fixed: Sequence[Diagnosis]) -> dict[str, Any]:

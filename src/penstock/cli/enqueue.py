@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import msgspec
-from redis.exceptions import RedisError
 
 from penstock.api.task import Task
 from penstock.app import Penstock
@@ -128,7 +127,7 @@ async def _say_unserved(client: Client, placed: EnqueueAnswer, queue: str, print
     """Tell a person that nobody would run a new job as things are; it is stored, so no failure here is one."""
     if printer.is_json or placed.word != "created":
         return
-    with suppress(Unavailable, RedisError):
+    with suppress(Unavailable):
         nodes = await client.views.workers()
         if not any(serves(node, queue) for node in nodes):
             meant = guess(queue, {name for node in nodes for name in node.queues})

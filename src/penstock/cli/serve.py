@@ -82,7 +82,7 @@ def serve(
     service = _extra("penstock.http.route_table").make_service(program, access)
     config = uvicorn.Config(
         service,
-        http=_extra("penstock.http.header_timeout").Punctual,
+        http=_extra("penstock.http.header_timeout").HeaderTimeoutProtocol,
         ws="none",
         root_path=root_path,
         log_config=None,

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import click
-from redis.exceptions import RedisError
 
 from penstock.app import Penstock
 from penstock.cli.find_app import find_app
 from penstock.client.client import Client
-from penstock.errors import Unavailable
 from penstock.model.settings import Settings, load
 from penstock.server.embedded.server import used_lately
 from penstock.server.urls import parse
@@ -78,7 +76,4 @@ def run(client: Client, work: Callable[[Client], Awaitable[T]]) -> T:
         finally:
             await client.aclose()
 
-    try:
-        return asyncio.run(once())
-    except RedisError as error:
-        raise Unavailable(f"{client.endpoint!r}: {error}") from error
+    return asyncio.run(once())

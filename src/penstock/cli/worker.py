@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from redis.exceptions import RedisError
 
 from penstock.cli.exit_codes import Exit, Failure, cannot_listen
 from penstock.cli.help import examples
@@ -21,7 +20,7 @@ from penstock.cli.options import duration, targeted
 from penstock.cli.output import Printer, clean, pad, width
 from penstock.cli.signals import Signals
 from penstock.cli.target import Target, mention
-from penstock.errors import BadOption, Unavailable
+from penstock.errors import BadOption
 from penstock.model.durations import show
 from penstock.model.settings import concurrency as checked_concurrency
 from penstock.worker.supervisor.child import ChildSetup
@@ -130,8 +129,6 @@ def worker(
         asyncio.run(_supervise(supervisor, health_port, reload=reload))
     except StartFailed as failed:
         raise click.exceptions.Exit(failed.code) from None  # the child has said why
-    except RedisError as error:
-        raise Unavailable(str(error)) from error
 
 
 def _life(lease: float | None) -> float:

@@ -1,0 +1,18 @@
+"""Plain commands that are sent once, outside `ScriptClient.ask`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis.exceptions import RedisError
+
+from penstock.errors import Unavailable
+from penstock.server.endpoint import Endpoint
+
+
+@contextmanager
+def unavailable_on_error(endpoint: Endpoint) -> Iterator[None]:
+    """Raise Unavailable for an error of the Redis client, so that nobody above the engine has to know that one."""
+    try:
+        yield
+    except RedisError as error:
+        raise Unavailable(f"{endpoint}: {error}") from error
