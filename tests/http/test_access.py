@@ -61,7 +61,7 @@ async def test_each_role_may_what_the_table_says_and_nothing_else(
 
 def test_a_viewer_can_change_nothing(routes: list[Route]) -> None:
     assert {route.path for route in routes if route.role is None} == PROBES
-    assert [route for route in routes if route.changes and route.role not in {"operator", "admin"}] == []
+    assert [route for route in routes if route.writes and route.role not in {"operator", "admin"}] == []
     assert {"/metrics", "/openapi.json", "/", "/api/v1/events", "/api/v1/batches"} < {route.path for route in routes}
 
 
@@ -208,7 +208,7 @@ async def test_the_environment_gives_credentials(app: Penstock, monkeypatch: pyt
             assert (await client.post("/api/v1/jobs/x/cancel", headers=headers)).status_code == status
 
 
-async def test_it_can_be_mounted_under_any_path(app: Penstock) -> None:
+async def test_the_service_can_be_mounted_under_any_path(app: Penstock) -> None:
     @app.task(name="send")
     async def send() -> None: ...
 

@@ -269,7 +269,7 @@ async def test_cancelling_answers_in_time_however_many_there_are(
 ) -> None:
     path = f"{BATCHES}/{await opened(client)}"
     await client.post(f"{path}/jobs", json=[job(number) for number in range(1_000)])
-    monkeypatch.setattr(bulk_actions, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk_actions, "BULK_TIMEOUT", 0.0)
     with caplog.at_level(logging.INFO, "penstock.audit"):
         found = (await client.post(f"{path}/cancel", params={"reason": "hunter2"})).json()
     assert (found["open"], found["pending"] > 0) == (False, True)

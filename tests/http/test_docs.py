@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.http.route_table import ROUTES
-from penstock.http.routes.events import Feed
+from penstock.http.routes.events import EventFeed
 from tests.conftest import namespace
 from tests.http.processes import TASKS, serve
 from tests.servers import Server
@@ -49,6 +49,6 @@ def test_every_curl_line_works_as_it_stands(tmp_path: Path, single: Server) -> N
 
 def test_every_route_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8")
-    for route in (*ROUTES, Feed().route):
+    for route in (*ROUTES, EventFeed().route):
         pattern = re.sub(r"\\\{\w+\\\}", r"[\\w:%-]+", re.escape(route.path))
         assert re.search(pattern + r"(?![\w/{])", text), route.path

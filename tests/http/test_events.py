@@ -94,7 +94,7 @@ async def test_what_cannot_be_asked_for_is_refused_before_it_begins(client: http
 
 
 async def test_a_silence_has_signs_of_life(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BEAT", 0.05)
+    monkeypatch.setattr(events, "HEARTBEAT_INTERVAL", 0.05)
     async with following(client) as lines, asyncio.timeout(20):
         assert [line async for line in _first(lines, 4)] == ["", ": alive", "", ": alive"]
 
@@ -105,8 +105,8 @@ async def _first(lines: AsyncIterator[str], number: int) -> AsyncIterator[str]:
 
 
 async def test_who_leaves_or_reads_too_slowly_is_let_go(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PATIENCE", 0.3)
-    monkeypatch.setattr(events, "MOST", 1)  # so that a second one shows whether the first is still there
+    monkeypatch.setattr(events, "SEND_TIMEOUT", 0.3)
+    monkeypatch.setattr(events, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
     async with listening(app.asgi(), buffer=4096) as port, client_at(port) as client:
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -129,7 +129,7 @@ async def _is_free(client: httpx.AsyncClient) -> bool:
 
 
 async def test_there_is_a_bounded_number_of_readers(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST", 2)
+    monkeypatch.setattr(events, "MAX_READERS", 2)
     async with serving(app) as client, following(client), following(client):
         refused = await client.get(PATH)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

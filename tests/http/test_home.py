@@ -26,7 +26,7 @@ async def test_the_page_shows_queues_workers_and_failures(app: Penstock, client:
     assert 'href="/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1"' in found.text
 
 
-async def test_it_needs_credentials_like_everything_else(app: Penstock) -> None:
+async def test_the_home_page_needs_credentials_like_everything_else(app: Penstock) -> None:
     async with listening(app.asgi(users={"ann": ("long-enough", "viewer")})) as port, httpx.AsyncClient() as client:
         refused = await client.get(f"http://127.0.0.1:{port}/")
         assert (refused.status_code, refused.headers["www-authenticate"][:5]) == (401, "Basic")

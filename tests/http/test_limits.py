@@ -82,7 +82,7 @@ async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient)
 async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsing, "SECONDS", 0.3)
+    monkeypatch.setattr(parsing, "BODY_TIMEOUT", 0.3)
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     writer.write(head.encode() + b"{")
@@ -92,7 +92,7 @@ async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_timeout, "SECONDS", 0.5)
+    monkeypatch.setattr(header_timeout, "HEADER_TIMEOUT", 0.5)
     async with listening(app.asgi(), http=header_timeout.HeaderTimeoutProtocol, timeout_keep_alive=30) as port:
         for whole, begun in ((b"", b""), (b"", _HEAD[:30]), (_HEAD, _HEAD[:5])):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

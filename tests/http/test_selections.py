@@ -108,7 +108,7 @@ async def test_an_action_on_many_says_how_far_it_came(
 ) -> None:
     await app.enqueue_many(app.tasks["work"].call(n) for n in range(1_000))
     await app.run_until_idle()
-    monkeypatch.setattr(bulk_actions, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk_actions, "BULK_TIMEOUT", 0.0)
     first = (await client.post(f"{API}/dead/retry", json={})).json()
     assert (first["more"], first["changed"] < 500) == (True, True)
     monkeypatch.undo()

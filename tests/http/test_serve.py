@@ -12,7 +12,7 @@ from tests.http.processes import serve
 from tests.servers import Server, wait_for
 
 
-def test_it_serves_an_app_until_it_is_told_to_stop(tmp_path: Path, single: Server) -> None:
+def test_serve_answers_for_an_app_until_it_is_stopped(tmp_path: Path, single: Server) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
         assert httpx.get(f"{process.url}/readyz").text == "ready\n"
         made = httpx.post(f"{process.url}/api/v1/jobs", json={"task": "add", "args": [1]})
@@ -21,7 +21,7 @@ def test_it_serves_an_app_until_it_is_told_to_stop(tmp_path: Path, single: Serve
         assert process.end() == 0
 
 
-def test_it_serves_a_namespace_without_its_code(tmp_path: Path, single: Server) -> None:
+def test_serve_answers_for_a_namespace_without_its_code(tmp_path: Path, single: Server) -> None:
     with serve(tmp_path, single.url, "unused", "--namespace", namespace(), "--url", single.url) as process:
         assert httpx.get(f"{process.url}/api/v1/tasks").json()["items"] == []
         assert httpx.get(f"{process.url}/api/v1/queues").json()["items"] == []
@@ -61,7 +61,7 @@ def test_a_host_that_is_not_of_this_machine_is_a_failure_that_names_it(tmp_path:
     assert "Traceback" not in process.said
 
 
-def test_it_listens_on_every_address_of_a_name(tmp_path: Path, single: Server) -> None:
+def test_serve_listens_on_every_address_of_a_host_name(tmp_path: Path, single: Server) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app", "--host", "localhost") as process:
         assert httpx.get(f"{process.url}/livez").status_code == 200
         assert process.end() == 0

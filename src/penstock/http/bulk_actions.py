@@ -1,4 +1,4 @@
-"""Actions on many jobs: page by page until the time is over; asking again goes on."""
+"""Actions on many jobs: page by page until the time is over. The client asks again to go on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,18 +7,18 @@ from typing import Final
 from starlette.responses import Response
 
 from penstock.api.selection import Told
-from penstock.http.json_response import answer
+from penstock.http.json_response import json_response
 from penstock.http.schemas.responses import ChangedAnswer
 
-SECONDS: Final = 20.0  #: after which it answers how far it came
+BULK_TIMEOUT: Final = 20.0  #: seconds after which the response says how far it came
 
 
-async def bounded(work: Callable[[Told], Awaitable[int]]) -> Response:
-    """Do it, and say how many were changed. Each page is a script that ends what it began, so it can be stopped."""
-    done = [0]
+async def run_bulk_action(action: Callable[[Told], Awaitable[int]]) -> Response:
+    """Run it and answer how many jobs it changed. It can be stopped between pages: each is one script."""
+    progress = [0]
     try:
-        async with asyncio.timeout(SECONDS):
-            changed = await work(done.append)
+        async with asyncio.timeout(BULK_TIMEOUT):
+            changed = await action(progress.append)
     except TimeoutError:
-        return answer(ChangedAnswer(done[-1], more=True))
-    return answer(ChangedAnswer(changed, more=False))
+        return json_response(ChangedAnswer(progress[-1], more=True))
+    return json_response(ChangedAnswer(changed, more=False))

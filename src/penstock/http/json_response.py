@@ -1,4 +1,4 @@
-"""Values as JSON answers."""
+"""Values as JSON responses."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-#: What is no JSON by nature is shown as text: a result may hold anything that msgpack has.
-encode = msgspec.json.Encoder(enc_hook=str).encode
-_FRESH: Final = {"Cache-Control": "no-store"}
+#: A result may hold anything that msgpack can; what JSON cannot is shown as text.
+encode_json = msgspec.json.Encoder(enc_hook=str).encode
+_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
-def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(encode(value), status, {**_FRESH, **headers} if headers else _FRESH, "application/json")
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode_json(value), status, {**_NO_STORE, **headers} if headers else _NO_STORE, "application/json")

@@ -1,15 +1,15 @@
-"""Answers that are waited for: not for longer than was asked, nor for anybody who has hung up."""
+"""Waiting on behalf of a client: never longer than asked, and only while the client is connected."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from starlette.requests import Request
+from starlette.types import Receive
 
 
-async def patiently(request: Request, work: Coroutine[Any, Any, Any], seconds: float) -> None:
-    """Until it is done, has failed, the time is over, or nobody waits for the answer any more."""
-    waits = [asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))]
+async def wait_while_connected(receive: Receive, work: Coroutine[Any, Any, Any], seconds: float) -> None:
+    """Run `work` until it ends or fails, the time is over, or the client disconnects; its result is dropped."""
+    waits = [asyncio.ensure_future(work), asyncio.ensure_future(until_disconnect(receive))]
     try:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -18,6 +18,6 @@ async def patiently(request: Request, work: Coroutine[Any, Any, Any], seconds: f
         await asyncio.gather(*waits, return_exceptions=True)
 
 
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

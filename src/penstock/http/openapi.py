@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, made from the table of routes and the types that check what comes."""
+"""OpenAPI 3.1, made from the routes and the types of their bodies, queries and responses."""
 
 import re
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ _PROBLEM: Final = {"application/problem+json": {"schema": {"$ref": _REF.format(n
 
 
 def document(routes: Sequence[Route], title: str) -> dict[str, Any]:
-    types = [kind for route in routes for kind in (route.body, *route.answers.values()) if kind is not None]
+    types = [kind for route in routes for kind in (route.body, *route.responses.values()) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
-    found = iter(schemas)
+    next_schema = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        body = next(found) if route.body is not None else None
-        answers = {status: None if kind is None else next(found) for status, kind in route.answers.items()}
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answers)
+        body = next(next_schema) if route.body is not None else None
+        responses = {status: None if kind is None else next(next_schema) for status, kind in route.responses.items()}
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, responses)
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Penstock: {title}", "version": version("penstock")},
@@ -39,56 +39,56 @@ def document(routes: Sequence[Route], title: str) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, body: Any, answers: dict[int, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _operation(route: Route, body: Any, responses: dict[int, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
         "tags": [route.path.removeprefix("/api/v1").strip("/").partition("/")[0] or "page"],
-        "parameters": [*_path(route), *_query(route), *_headers(route)],
-        "responses": {str(status): _response(route, status, schema) for status, schema in answers.items()},
+        "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
+        "responses": {str(status): _response(route, status, schema) for status, schema in responses.items()},
     }
-    for status in _refusals(route):
-        found["responses"][str(status)] = {"description": HTTPStatus(status).phrase, "content": _PROBLEM}
+    for status in _error_statuses(route):
+        operation["responses"][str(status)] = {"description": HTTPStatus(status).phrase, "content": _PROBLEM}
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     if route.role is not None:
-        found["security"] = [{}, {"token": []}, {"user": []}]
-        found["x-role"] = route.role
-    return found
+        operation["security"] = [{}, {"token": []}, {"user": []}]
+        operation["x-role"] = route.role
+    return operation
 
 
 def _response(route: Route, status: int, schema: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if status != 204:
-        found["content"] = {route.media: {"schema": schema if schema is not None else {"type": "string"}}}
-    return found
+        response["content"] = {route.media_type: {"schema": schema if schema is not None else {"type": "string"}}}
+    return response
 
 
-def _refusals(route: Route) -> list[int]:
-    """The problems that any such route may answer with; those of its own are among them."""
-    found = {503} if route.role is None else {401, 403, 422, 503}
+def _error_statuses(route: Route) -> list[int]:
+    """The statuses of the problems that such a route may answer with."""
+    statuses = {503} if route.role is None else {401, 403, 422, 503}
     if "{" in route.path:
-        found |= {404, 414}
-    if route.changes:
-        found |= {400, 408, 409, 413, 429}
+        statuses |= {404, 414}
+    if route.writes:
+        statuses |= {400, 408, 409, 413, 429}
     if route.body is not None:
-        found.add(415)
-    return sorted(found)
+        statuses.add(415)
+    return sorted(statuses)
 
 
-def _path(route: Route) -> list[dict[str, Any]]:
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
     schema = {"type": "string", "minLength": 1}
     names = re.findall(r"\{(\w+)\}", route.path)
     return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
 
 
-def _query(route: Route) -> list[dict[str, Any]]:
-    described = msgspec.json.schema(route.query)
-    properties = described["$defs"][route.query.__name__]["properties"]
+def _query_parameters(route: Route) -> list[dict[str, Any]]:
+    query_schema = msgspec.json.schema(route.query)
+    properties = query_schema["$defs"][route.query.__name__]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 
 
-def _headers(route: Route) -> list[dict[str, Any]]:
+def _header_parameters(route: Route) -> list[dict[str, Any]]:
     schema = {"type": "string", "maxLength": 256}
     return [
         {"name": name, "in": "header", "description": text, "schema": schema} for name, text in route.headers.items()

@@ -1,4 +1,4 @@
-"""Lists in pages: a cursor is the name, or the place, after which the next page begins."""
+"""Lists in pages: a cursor is the name after which the next page begins, in base64."""
 
 import base64
 import binascii
@@ -8,46 +8,48 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.http.json_response import answer
+from penstock.http.json_response import json_response
 from penstock.http.problems import HttpError
 from penstock.http.schemas.requests import PageQuery
 from penstock.model.batch_state import BatchStatus
 
 
-def page(rows: Iterable[Any], query: PageQuery, key: str = "name") -> Response:
-    """The rows behind the cursor, in the order of their names, and a cursor if there are more."""
+def page_response(rows: Iterable[Any], query: PageQuery, key: str = "name") -> Response:
+    """The page of these rows, sorted by `key`, and the cursor of the next page if there is one."""
     by_name = {str(getattr(row, key)): row for row in rows}
-    names, following = behind(by_name, query)
-    return answer({"items": [by_name[name] for name in names], "next": following})
+    names, next_cursor = page_of_names(by_name, query)
+    return json_response({"items": [by_name[name] for name in names], "next": next_cursor})
 
 
-def behind(names: Iterable[str], query: PageQuery) -> tuple[list[str], str | None]:
-    """The names of one page, and the cursor of the page that follows, if one does."""
-    after = _opened(query.cursor)
-    found = sorted(name for name in names if name > after)
-    shown = found[: query.limit]
-    return shown, _closed(shown[-1]) if len(found) > query.limit else None
+def page_of_names(names: Iterable[str], query: PageQuery) -> tuple[list[str], str | None]:
+    """The names of one page, and the cursor of the next page if there is one."""
+    after = _decode_cursor(query.cursor)
+    rest = sorted(name for name in names if name > after)
+    page = rest[: query.limit]
+    return page, _encode_cursor(page[-1]) if len(rest) > query.limit else None
 
 
-async def latest(rows: AsyncIterator[BatchStatus], cursor: str, limit: int) -> tuple[list[BatchStatus], str | None]:
-    """A page of those that come in no order, the youngest first; never much more than a page is in memory."""
-    before, found = _opened(cursor), dict[str, BatchStatus]()
-    async for row in rows:
-        place = f"{row.created.isoformat(timespec='milliseconds')} {row.id}"
-        if not before or place < before:
-            found[place] = row
-        if len(found) > 2 * limit:
-            found = {one: found[one] for one in heapq.nlargest(limit + 1, found)}
-    places = heapq.nlargest(limit + 1, found)
-    shown = places[:limit]
-    return [found[place] for place in shown], _closed(shown[-1]) if len(places) > limit else None
+async def newest_batches(
+    batches: AsyncIterator[BatchStatus], cursor: str, limit: int
+) -> tuple[list[BatchStatus], str | None]:
+    """A page of batches that come in no order, the newest first; at most two pages are in memory."""
+    before, candidates = _decode_cursor(cursor), dict[str, BatchStatus]()
+    async for batch in batches:
+        sort_key = f"{batch.created.isoformat(timespec='milliseconds')} {batch.id}"
+        if not before or sort_key < before:
+            candidates[sort_key] = batch
+        if len(candidates) > 2 * limit:
+            candidates = {key: candidates[key] for key in heapq.nlargest(limit + 1, candidates)}
+    keys = heapq.nlargest(limit + 1, candidates)
+    page = keys[:limit]
+    return [candidates[key] for key in page], _encode_cursor(page[-1]) if len(keys) > limit else None
 
 
-def _closed(name: str) -> str:
+def _encode_cursor(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
-def _opened(cursor: str) -> str:
+def _decode_cursor(cursor: str) -> str:
     try:
         return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Errors as problem details: which status each has, and what the body says."""
+"""Errors as problem details (RFC 9457): the status of each, and its body."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -19,11 +19,10 @@ from penstock.errors import (
     UnknownTask,
     UnsuitableServer,
 )
-from penstock.http.json_response import encode
+from penstock.http.json_response import encode_json
 from penstock.http.schemas.responses import Problem
 
-#: What any other error of ours says of the job as it is: it has ended, it runs, its key is taken, its batch is sealed.
-_OTHERWISE: Final = 409
+_DEFAULT_STATUS: Final = 409  #: any other error is about a job's state: it has ended, or its batch is sealed
 _STATUS: Final[dict[type[PenstockError], int]] = {
     BadArguments: 422,
     BadOption: 422,
@@ -36,28 +35,29 @@ _STATUS: Final[dict[type[PenstockError], int]] = {
     Unavailable: 503,
     UnsuitableServer: 503,
 }
-_AGAIN: Final = {"Retry-After": "1"}
+_RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
 class HttpError(Exception):
-    """A request that is answered with a problem."""
+    """A request is answered with this status and a problem."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, headers
 
 
-def refusal(error: PenstockError) -> HttpError:
-    """How an error of ours is told over HTTP."""
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), _OTHERWISE)
-    return HttpError(status, str(error), _AGAIN if status in {429, 503} else None)
+def http_error(error: PenstockError) -> HttpError:
+    """The response to an error of Penstock."""
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), _DEFAULT_STATUS)
+    return HttpError(status, str(error), _RETRY_AFTER if status in {429, 503} else None)
 
 
-def problem(error: HttpError | PenstockError) -> Problem:
-    refused = error if isinstance(error, HttpError) else refusal(error)
-    return Problem(title=HTTPStatus(refused.status).phrase, status=refused.status, detail=refused.detail)
+def problem_of(error: HttpError | PenstockError) -> Problem:
+    if not isinstance(error, HttpError):
+        error = http_error(error)
+    return Problem(title=HTTPStatus(error.status).phrase, status=error.status, detail=error.detail)
 
 
-def reply(refused: HttpError) -> Response:
-    headers = {"Cache-Control": "no-store", **(refused.headers or {})}
-    return Response(encode(problem(refused)), refused.status, headers, "application/problem+json")
+def problem_response(error: HttpError) -> Response:
+    headers = {"Cache-Control": "no-store", **(error.headers or {})}
+    return Response(encode_json(problem_of(error)), error.status, headers, "application/problem+json")

@@ -1,4 +1,4 @@
-"""What the service counts of itself: requests by route and status, how long they took, and trouble with the server."""
+"""Metrics of the service itself: requests by route and status, their duration, and errors of the server behind it."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -6,11 +6,11 @@ from typing import Final
 
 from penstock.metrics.prometheus import Metric, histogram
 
-_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  #: seconds
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  #: seconds
 
 
 class RequestMetrics:
-    """Labels are routes of the table, never paths, so that there is a bounded number of them."""
+    """Labels are routes of the table, never paths, so that their number is bounded."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
@@ -18,11 +18,11 @@ class RequestMetrics:
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._errors = 0
 
-    def note(self, method: str, route: str, status: int, seconds: float) -> None:
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests[method, route, status] += 1
         self._errors += status == 503
-        buckets = self._buckets.setdefault((method, route), [0] * (len(_BOUNDS) + 1))
-        buckets[bisect_left(_BOUNDS, seconds)] += 1
+        buckets = self._buckets.setdefault((method, route), [0] * (len(_BUCKETS) + 1))
+        buckets[bisect_left(_BUCKETS, seconds)] += 1
         self._seconds[method, route] += seconds
 
     def families(self) -> list[Metric]:
@@ -31,7 +31,7 @@ class RequestMetrics:
             requests.add(number, method=method, route=route, status=str(status))
         times = Metric("penstock_http_request_seconds", "histogram", "How long answers took.")
         for (method, route), buckets in self._buckets.items():
-            histogram(times, _BOUNDS, buckets, self._seconds[method, route], method=method, route=route)
+            histogram(times, _BUCKETS, buckets, self._seconds[method, route], method=method, route=route)
         errors = Metric("penstock_engine_errors_total", "counter", "Requests for which the server could not be used.")
         errors.add(self._errors)
         return [requests, times, errors]

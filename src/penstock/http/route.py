@@ -1,4 +1,4 @@
-"""The table of routes: what can be asked for, who may, what comes and goes. OpenAPI and all checks are made from it."""
+"""What a route is, and which one a path leads to. The checks of a request and OpenAPI are both made from routes."""
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -15,86 +15,92 @@ from penstock.http.schemas.requests import NoQuery
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request, checked: who asks, and what of the path, the query and the body was meant."""
+    """A request that has passed all checks of its route."""
 
     request: Request
     program: Program
-    who: Principal | None
-    path: Mapping[str, str]
-    query: Any
+    principal: Principal | None  #: None on a route that needs no role
+    path: Mapping[str, str]  #: the values in the path
+    query: Any  #: an instance of the route's `query`
     body: bytes
 
 
 class Handler(Protocol):
     """Answers one request."""
 
-    def __call__(self, ask: RequestContext, /) -> Awaitable[Response]: ...
+    def __call__(self, context: RequestContext, /) -> Awaitable[Response]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One thing that can be asked for."""
+    """A method and a path, who may use them, what is sent and what comes back."""
 
     method: str
     path: str
     handle: Handler
     summary: str
-    role: Role | None = "viewer"  #: None: anybody, for probes
-    answers: Mapping[int, Any] = field(default_factory=dict)  #: status → type of the answer; None: no JSON
-    body: Any = None  #: type of the body, if it has one
+    role: Role | None = "viewer"  #: None: no credentials needed, for probes
+    responses: Mapping[int, Any] = field(default_factory=dict)  #: status → type of the JSON; None: not JSON
+    body: Any = None  #: type of the request's body, if it has one
     query: type[Any] = NoQuery
-    headers: Mapping[str, str] = field(default_factory=dict)  #: of the request: name → what it is for
-    media: str = "application/json"  #: of the answer
+    headers: Mapping[str, str] = field(default_factory=dict)  #: of the request: name → description
+    media_type: str = "application/json"  #: of the response
 
     @property
-    def changes(self) -> bool:
+    def writes(self) -> bool:
+        """Whether it may change something, so that it is in the audit log."""
         return self.method != "GET"
 
     @property
     def action(self) -> str:
-        """As the audit log names it: `queues pause`."""
-        words = [part for part in self.path.removeprefix("/api/v1").split("/") if part and not part.startswith("{")]
+        """Its name in the audit log, such as `queues pause`."""
+        words = [part for part in self.path.removeprefix("/api/v1").split("/") if part and not _is_parameter(part)]
         return " ".join(words if self.method == "POST" else [*words, self.method.lower()])
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a path leads to: routes by their methods, and the values in the path."""
+    """The routes of a path by their methods, and the values in the path."""
 
     routes: Mapping[str, Route]
-    values: Mapping[str, str]
+    parameters: Mapping[str, str]
 
 
-class Table:
-    """Finds routes by paths. It goes by the path as it was sent, so that a name may have a slash in it, as %2F."""
+class RouteTable:
+    """Finds routes by the path as it was sent, so that a name may contain a slash, written as %2F."""
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
-        shapes: dict[tuple[str, ...], dict[str, Route]] = {}
+        patterns: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
-            shapes.setdefault(tuple(route.path.split("/")), {})[route.method] = route
-        self._fixed = {shape: Match(found, {}) for shape, found in shapes.items() if not any(map(_is_open, shape))}
-        self._others = [(shape, found) for shape, found in shapes.items() if shape not in self._fixed]
+            patterns.setdefault(tuple(route.path.split("/")), {})[route.method] = route
+        self._literal: dict[tuple[str, ...], Match] = {}
+        self._parametrized: list[tuple[tuple[str, ...], dict[str, Route]]] = []
+        for pattern, by_method in patterns.items():
+            if any(map(_is_parameter, pattern)):
+                self._parametrized.append((pattern, by_method))
+            else:
+                self._literal[pattern] = Match(by_method, {})
 
     def find(self, segments: tuple[str, ...]) -> Match | None:
-        return self._fixed.get(segments) or self._find_open(segments)
+        return self._literal.get(segments) or self._find_parametrized(segments)
 
-    def _find_open(self, segments: tuple[str, ...]) -> Match | None:
-        for shape, routes in self._others:
-            if len(shape) == len(segments):
-                pairs = list(zip(shape, segments, strict=True))
-                if all(part == segment or (_is_open(part) and segment) for part, segment in pairs):
-                    return Match(routes, {part[1:-1]: unquote(one) for part, one in pairs if _is_open(part)})
+    def _find_parametrized(self, segments: tuple[str, ...]) -> Match | None:
+        for pattern, by_method in self._parametrized:
+            if len(pattern) == len(segments):
+                pairs = list(zip(pattern, segments, strict=True))
+                if all(part == segment or (_is_parameter(part) and segment) for part, segment in pairs):
+                    values = {part[1:-1]: unquote(segment) for part, segment in pairs if _is_parameter(part)}
+                    return Match(by_method, values)
         return None
 
 
-def _is_open(part: str) -> bool:
-    """Whether this part of a route's path stands for a value."""
+def _is_parameter(part: str) -> bool:
     return part.startswith("{")
 
 
-def segments_of(scope: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts of the path as it was sent, below the place where this service is mounted."""
+def path_segments(scope: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts of the path as it was sent, below the path under which the service is mounted."""
     raw = scope.get("raw_path")
     path = raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"])
     segments = path.split("/")

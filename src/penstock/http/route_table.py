@@ -1,60 +1,60 @@
-"""All routes of the service, put together."""
+"""All routes of the service. A new resource adds its ROUTES here."""
 
 from starlette.responses import Response
 
 from penstock.api.program import Program
 from penstock.http import openapi
 from penstock.http.access import Access
-from penstock.http.json_response import answer
+from penstock.http.json_response import json_response
 from penstock.http.request_metrics import RequestMetrics
-from penstock.http.route import RequestContext, Route, Table
+from penstock.http.route import RequestContext, Route, RouteTable
 from penstock.http.routes import (
-    batch_members,
     batches,
     create_jobs,
+    dead,
     home,
-    job_selections,
     jobs,
     lanes,
     metrics,
     probes,
     queues,
     schedules,
+    tasks,
     workers,
 )
-from penstock.http.routes.events import Feed
+from penstock.http.routes.events import EventFeed
 from penstock.http.service import Service
 
 ROUTES: list[Route] = [
     *create_jobs.ROUTES,
     *jobs.ROUTES,
-    *job_selections.ROUTES,
+    *dead.ROUTES,
     *batches.ROUTES,
-    *batch_members.ROUTES,
     *queues.ROUTES,
     *lanes.ROUTES,
     *schedules.ROUTES,
     *workers.ROUTES,
+    *tasks.ROUTES,
     *home.ROUTES,
     *probes.ROUTES,
 ]
 
 
 def make_service(program: Program, access: Access) -> Service:
-    meters = RequestMetrics()
-    return Service(program, access, Table(all_routes(program, meters)), meters)
+    request_metrics = RequestMetrics()
+    return Service(program, access, RouteTable(all_routes(program, request_metrics)), request_metrics)
 
 
-def all_routes(program: Program, meters: RequestMetrics) -> list[Route]:
-    """Those, and the ones that each service has for itself."""
-    routes = [*ROUTES, Feed().route, metrics.route(program, meters)]
-    return [*routes, _description(routes, program.name)]
+def all_routes(program: Program, request_metrics: RequestMetrics) -> list[Route]:
+    """ROUTES, and the routes that keep state of one service."""
+    routes = [*ROUTES, EventFeed().route, metrics.route(program, request_metrics)]
+    return [*routes, _openapi_route(routes, program.name)]
 
 
-def _description(routes: list[Route], name: str) -> Route:
+def _openapi_route(routes: list[Route], name: str) -> Route:
     document = openapi.document(routes, name)
 
-    async def get(_: RequestContext) -> Response:
-        return answer(document)
+    async def get_openapi(_: RequestContext) -> Response:
+        return json_response(document)
 
-    return Route("GET", "/openapi.json", get, "This description", answers={200: None})
+    return Route("GET", "/openapi.json", get_openapi, "This description", responses={200: None})

@@ -1,4 +1,4 @@
-"""Routes of batches: opened, filled by any number of posts, sealed, looked at, steered."""
+"""Routes of batches: open, fill and seal one; list and read them and their members; cancel, retry and change one."""
 
 import asyncio
 from contextlib import suppress
@@ -8,168 +8,270 @@ import msgspec
 from starlette.responses import Response
 
 from penstock.api.batch import Batch
-from penstock.api.batch_options import check_opened, new_batch
+from penstock.api.batch_options import check_opened, new_batch, refusal
+from penstock.client.waiter import Signal
+from penstock.engine.answers import Member, WatchedBatch
 from penstock.engine.engine import NewBatch
+from penstock.engine.read.views import JobRecord
 from penstock.errors import BatchNotFound
 from penstock.http import bulk_actions, parsing
-from penstock.http.build_job import KEY, Frame, find_task, key_of, nonce_of, other_body
-from penstock.http.json_response import answer
-from penstock.http.long_poll import patiently
-from penstock.http.paging import latest
+from penstock.http.build_job import (
+    IDEMPOTENCY_HEADER,
+    Submission,
+    find_task,
+    idempotency_key,
+    key_reused,
+    nonce_of,
+)
+from penstock.http.json_response import json_response
+from penstock.http.long_poll import wait_while_connected
+from penstock.http.paging import newest_batches
 from penstock.http.problems import HttpError
 from penstock.http.route import RequestContext, Route
-from penstock.http.routes.create_jobs import ANSWERS, BODY, location, store
-from penstock.http.schemas.requests import BatchChange, BatchesQuery, BatchQuery, BatchRequest, CancelQuery
-from penstock.http.schemas.responses import BatchAnswer, Page
+from penstock.http.routes import create_jobs
+from penstock.http.routes.jobs import job_answer, page_of_jobs
+from penstock.http.schemas.requests import (
+    BatchChange,
+    BatchesQuery,
+    BatchQuery,
+    BatchRequest,
+    CancelQuery,
+    FinishedQuery,
+    MembersQuery,
+)
+from penstock.http.schemas.responses import BatchAnswer, JobAnswer, Page
 from penstock.model.batch_state import BatchStatus
 from penstock.model.options import free_text
 
-# Opening and filling
+# Open, fill, seal
 
 
-async def post(ask: RequestContext) -> Response:
-    """Open one. The same key and body, or the same id and body, open it once."""
-    key = key_of(ask)
-    new = _new(ask, parsing.decode(ask.body, BatchRequest), key)
-    word = await ask.program.client().engine.open_batch(new)
+async def post_batch(context: RequestContext) -> Response:
+    """Open a batch, once for the same body with the same key or id."""
+    key = idempotency_key(context)
+    new = _new_batch(context, parsing.decode(context.body, BatchRequest), key)
+    word = await context.program.client().engine.open_batch(new)
     if word == "exists":
-        raise other_body(key, f"the batch {new.id}") if key else HttpError(409, f"there is another batch {new.id}")
+        raise key_reused(key, f"the batch {new.id}") if key else HttpError(409, f"there is another batch {new.id}")
     try:
         check_opened(new, word)
     except BatchNotFound as error:
         raise HttpError(422, f"parent: {error}") from None
-    headers = {"Location": location(ask, "batches", new.id)}
-    return answer(await _row(_batch(ask, new.id)), 201, headers)
+    headers = {"Location": create_jobs.location(context, "batches", new.id)}
+    return json_response(await _answer_with_running(_batch(context, new.id)), 201, headers)
 
 
-def _new(ask: RequestContext, given: BatchRequest, key: str) -> NewBatch:
-    named = given.id is not msgspec.UNSET
+def _new_batch(context: RequestContext, request: BatchRequest, key: str) -> NewBatch:
+    has_id = request.id is not msgspec.UNSET
     new = new_batch(
-        given.name,
-        parent=given.parent,
-        limit=given.limit,
-        priority=given.priority,
-        then=find_task(ask.program, given.then) if given.then else None,
-        on_failure=find_task(ask.program, given.on_failure) if given.on_failure else None,
-        abandon_after=given.abandon_after,
-        keep=given.keep,
-        id=given.id if isinstance(given.id, str) else Frame(key).id_of(0) if key else None,
+        request.name,
+        parent=request.parent,
+        limit=request.limit,
+        priority=request.priority,
+        then=find_task(context.program, request.then) if request.then else None,
+        on_failure=find_task(context.program, request.on_failure) if request.on_failure else None,
+        abandon_after=request.abandon_after,
+        keep=request.keep,
+        id=request.id if isinstance(request.id, str) else Submission(key).job_id(0) if key else None,
     )
-    return new._replace(nonce=nonce_of(ask.body)) if named or key else new
+    return new._replace(nonce=nonce_of(context.body)) if has_id or key else new
 
 
-async def post_jobs(ask: RequestContext) -> Response:
-    return await store(ask, Frame(key_of(ask), ask.path["id"]))
+async def post_members(context: RequestContext) -> Response:
+    return await create_jobs.create_jobs(context, Submission(idempotency_key(context), context.path["id"]))
 
 
-async def seal(ask: RequestContext) -> Response:
-    batch = _batch(ask)
+async def seal(context: RequestContext) -> Response:
+    batch = _batch(context)
     await batch.seal()
-    return answer(await _row(batch))
+    return json_response(await _answer_with_running(batch))
 
 
-# Looking
+# Read
 
 
-async def every(ask: RequestContext) -> Response:
-    """The youngest first. All are gone through for each page, but no more than a page of them is in memory."""
-    query: BatchesQuery = ask.query
-    found = (one async for one in ask.program.client().views.batches() if _fits(one, query))
-    rows, following = await latest(found, query.cursor, query.limit)
-    return answer({"items": [_answer(one) for one in rows], "next": following})
+async def list_batches(context: RequestContext) -> Response:
+    """The newest first. Each page reads all batches, but holds no more than two pages in memory."""
+    query: BatchesQuery = context.query
+    matching = (batch async for batch in context.program.client().views.batches() if _matches(batch, query))
+    page, next_cursor = await newest_batches(matching, query.cursor, query.limit)
+    return json_response({"items": [_answer(status) for status in page], "next": next_cursor})
 
 
-def _fits(status: BatchStatus, query: BatchesQuery) -> bool:
+def _matches(status: BatchStatus, query: BatchesQuery) -> bool:
     return query.state in {"", status.state} and query.name in {"", status.name}
 
 
-async def get(ask: RequestContext) -> Response:
-    query: BatchQuery = ask.query
-    batch = _batch(ask)
+async def get_batch(context: RequestContext) -> Response:
+    query: BatchQuery = context.query
+    batch = _batch(context)
     if query.wait and (await batch.status()).state != "ended":
-        await patiently(ask.request, batch.wait(), query.wait)
-    return answer(await _row(batch))
+        await wait_while_connected(context.request.receive, batch.wait(), query.wait)
+    return json_response(await _answer_with_running(batch))
 
 
-# Steering
+def _batch(context: RequestContext, batch_id: str = "") -> Batch:
+    return Batch(context.program.client, context.program.tasks, NewBatch(batch_id or context.path["id"]), is_open=True)
 
 
-async def cancel(ask: RequestContext) -> Response:
-    query: CancelQuery = ask.query
-    batch = _batch(ask)
-    await batch.begin_cancel(free_text(query.reason, "reason"))
-    return await _worked_off(batch, "cancel")
-
-
-async def retry(ask: RequestContext) -> Response:
-    batch = _batch(ask)
-    await batch.begin_retry()
-    return await _worked_off(batch, "retry")
-
-
-async def _worked_off(batch: Batch, what: Literal["cancel", "retry"]) -> Response:
-    """How it stands when all members were seen to, or when the time is over; workers do the rest."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(bulk_actions.SECONDS):
-            await batch.work_off(what)
-    return answer(await _row(batch))
-
-
-async def change(ask: RequestContext) -> Response:
-    given: BatchChange = parsing.decode(ask.body, BatchChange)
-    batch = _batch(ask)
-    await batch.set(priority=given.priority, limit=given.limit)
-    return answer(await _row(batch))
-
-
-def _batch(ask: RequestContext, batch_id: str = "") -> Batch:
-    return Batch(ask.program.client, ask.program.tasks, NewBatch(batch_id or ask.path["id"]), is_open=True)
-
-
-async def _row(batch: Batch) -> BatchAnswer:
-    found = _answer(await batch.status())
-    found.running = await batch.running()
-    return found
+async def _answer_with_running(batch: Batch) -> BatchAnswer:
+    answer = _answer(await batch.status())
+    answer.running = await batch.running()
+    return answer
 
 
 def _answer(status: BatchStatus) -> BatchAnswer:
     return msgspec.convert(status, BatchAnswer, from_attributes=True)
 
 
-_ONE: Final = {200: BatchAnswer}
+# Members
+
+
+async def list_members(context: RequestContext) -> Response:
+    query: MembersQuery = context.query
+    if await context.program.client().views.batch(context.path["id"]) is None:
+        raise refusal(context.path["id"], "unknown")
+    criteria = {"batch": context.path["id"]} | ({"state": query.state} if query.state else {})
+    return await page_of_jobs(context, query.cursor, query.limit, criteria)
+
+
+async def list_finished(context: RequestContext) -> Response:
+    """Members with their results, in the order in which they finished.
+
+    There is a `next` until the batch has ended and its last member was listed.
+    """
+    query: FinishedQuery = context.query
+    after = _finished_cursor(query.cursor)
+    async with context.program.client().waiter.signal(f"{{more}}{context.path['id']}") as signal:
+        page = await _read_finished(context, signal, after)
+        if query.wait and not page.last and not _is_over(page):
+            more = _until_more_finished(context, signal, after)
+            await wait_while_connected(context.request.receive, more, query.wait)
+            page = await _read_finished(context, signal, after)
+    rows = [row for member in page.members if (row := _member_answer(context, member)) is not None]
+    return json_response({"items": rows, "next": None if _is_over(page) else str(page.last or after)})
+
+
+async def _read_finished(context: RequestContext, signal: Signal, after: int) -> WatchedBatch:
+    query: FinishedQuery = context.query
+    engine = context.program.client().engine
+    page = await engine.watch_batch(signal.client, context.path["id"], finished=query.limit, after=after)
+    if page.status is None:
+        raise refusal(context.path["id"], "unknown")
+    return page
+
+
+async def _until_more_finished(context: RequestContext, signal: Signal, after: int) -> None:
+    """Wait until another member has finished, or the batch has ended."""
+    page = None
+    while page is None or not (page.last or _is_over(page)):
+        await signal.wait()
+        page = await _read_finished(context, signal, after)
+
+
+def _is_over(page: WatchedBatch) -> bool:
+    return not page.last and page.status is not None and page.status.state == "ended"
+
+
+def _member_answer(context: RequestContext, member: Member) -> JobAnswer | None:
+    """The member; None if it was forgotten since."""
+    header = member.watched.header
+    if header is None:
+        return None
+    record = JobRecord(member.id, header, None, member.watched.result, member.watched.attempts)
+    return job_answer(record, context.program)
+
+
+def _finished_cursor(cursor: str) -> int:
+    if not cursor:
+        return 0
+    if not cursor.isdecimal() or not cursor.isascii() or len(cursor) > 15:
+        raise HttpError(422, "cursor: use the `next` of the page before, as it is")
+    return int(cursor)
+
+
+# Cancel, retry, change
+
+
+async def cancel(context: RequestContext) -> Response:
+    query: CancelQuery = context.query
+    batch = _batch(context)
+    await batch.begin_cancel(free_text(query.reason, "reason"))
+    return await _process_members(batch, "cancel")
+
+
+async def retry(context: RequestContext) -> Response:
+    batch = _batch(context)
+    await batch.begin_retry()
+    return await _process_members(batch, "retry")
+
+
+async def _process_members(batch: Batch, action: Literal["cancel", "retry"]) -> Response:
+    """Apply the action to all members until the time is over; workers do the rest."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(bulk_actions.BULK_TIMEOUT):
+            await batch.work_off(action)
+    return json_response(await _answer_with_running(batch))
+
+
+async def change(context: RequestContext) -> Response:
+    request: BatchChange = parsing.decode(context.body, BatchChange)
+    batch = _batch(context)
+    await batch.set(priority=request.priority, limit=request.limit)
+    return json_response(await _answer_with_running(batch))
+
+
 _PATH: Final = "/api/v1/batches/{id}"
+_BATCH: Final = {200: BatchAnswer}
+_JOBS: Final = {200: Page[JobAnswer]}
 ROUTES: Final = [
     Route(
         "POST",
         "/api/v1/batches",
-        post,
+        post_batch,
         "Open a batch",
         role="operator",
-        answers={201: BatchAnswer},
+        responses={201: BatchAnswer},
         body=BatchRequest,
-        headers=KEY,
+        headers=IDEMPOTENCY_HEADER,
     ),
     Route(
         "GET",
         "/api/v1/batches",
-        every,
+        list_batches,
         "Batches, the youngest first",
-        answers={200: Page[BatchAnswer]},
+        responses={200: Page[BatchAnswer]},
         query=BatchesQuery,
     ),
-    Route("GET", _PATH, get, "One batch; with wait, once it has ended", answers=_ONE, query=BatchQuery),
-    Route("PATCH", _PATH, change, "Another priority or limit", role="admin", answers=_ONE, body=BatchChange),
+    Route("GET", _PATH, get_batch, "One batch; with wait, once it has ended", responses=_BATCH, query=BatchQuery),
+    Route("PATCH", _PATH, change, "Another priority or limit", role="admin", responses=_BATCH, body=BatchChange),
     Route(
         "POST",
         f"{_PATH}/jobs",
-        post_jobs,
+        post_members,
         "Add a member, or an array of them with a result per item",
         role="operator",
-        answers=ANSWERS,
-        body=BODY,
-        headers=KEY,
+        responses=create_jobs.RESPONSES,
+        body=create_jobs.BODY,
+        headers=IDEMPOTENCY_HEADER,
     ),
-    Route("POST", f"{_PATH}/seal", seal, "Take no more members", role="operator", answers=_ONE),
-    Route("POST", f"{_PATH}/cancel", cancel, "Cancel it", role="operator", answers=_ONE, query=CancelQuery),
-    Route("POST", f"{_PATH}/retry", retry, "Run its dead members again", role="operator", answers=_ONE),
+    Route("POST", f"{_PATH}/seal", seal, "Take no more members", role="operator", responses=_BATCH),
+    Route("POST", f"{_PATH}/cancel", cancel, "Cancel it", role="operator", responses=_BATCH, query=CancelQuery),
+    Route("POST", f"{_PATH}/retry", retry, "Run its dead members again", role="operator", responses=_BATCH),
+    Route(
+        "GET",
+        f"{_PATH}/jobs",
+        list_members,
+        "Its members, those that finished first",
+        responses=_JOBS,
+        query=MembersQuery,
+    ),
+    Route(
+        "GET",
+        f"{_PATH}/finished",
+        list_finished,
+        "Its members with their results, as they finish",
+        responses=_JOBS,
+        query=FinishedQuery,
+    ),
 ]

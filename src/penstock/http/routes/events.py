@@ -10,21 +10,22 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api.events import Event, Events
 from penstock.errors import PenstockError
-from penstock.http.json_response import encode
+from penstock.http.json_response import encode_json
+from penstock.http.long_poll import until_disconnect
 from penstock.http.problems import HttpError
 from penstock.http.route import RequestContext, Route
 from penstock.http.schemas.requests import EventsQuery
 from penstock.model.durations import milliseconds
 
-BEAT: Final = 15.0  #: seconds of silence after which a sign of life is sent
-PATIENCE: Final = 10.0  #: seconds that a reader may take to make room; then it is dropped, and may resume
-MOST: Final = 100  #: readers at once: each has a connection to the server
-_ID: Final = re.compile(r"(0|\d+-\d+(/\d+)?)\Z")  #: of an event, or the beginning
+HEARTBEAT_INTERVAL: Final = 15.0  #: seconds without an event after which a comment is sent
+SEND_TIMEOUT: Final = 10.0  #: seconds that a slow reader may take to make room; then it is dropped and may resume
+MAX_READERS: Final = 100  #: at once: each has a connection to the server
+_EVENT_ID: Final = re.compile(r"(0|\d+-\d+(/\d+)?)\Z")  #: or 0 for the beginning
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class Feed:
-    """All who read events from one service."""
+class EventFeed:
+    """The readers of one service, whose number is bounded."""
 
     def __init__(self) -> None:
         self._readers = 0
@@ -34,87 +35,83 @@ class Feed:
         return Route(
             "GET",
             "/api/v1/events",
-            self.get,
+            self.get_events,
             "What happens, as it happens: server-sent events that never end",
-            answers={200: None},
+            responses={200: None},
             query=EventsQuery,
             headers={"Last-Event-ID": "Go on after this event."},
-            media="text/event-stream",
+            media_type="text/event-stream",
         )
 
-    async def get(self, ask: RequestContext) -> Response:
-        if self._readers >= MOST:
-            raise HttpError(503, f"{MOST} read events already", {"Retry-After": "5"})
-        query: EventsQuery = ask.query
-        since = ask.request.headers.get("last-event-id") or query.since
-        if since and not _ID.match(since):
-            milliseconds(since, "since")  # a bad one is refused before the answer begins
+    async def get_events(self, context: RequestContext) -> Response:
+        if self._readers >= MAX_READERS:
+            raise HttpError(503, f"{MAX_READERS} read events already", {"Retry-After": "5"})
+        query: EventsQuery = context.query
+        since = context.request.headers.get("last-event-id") or query.since
+        if since and not _EVENT_ID.match(since):
+            milliseconds(since, "since")  # a bad one is refused before the response begins
         events = Events(
-            ask.program.client().engine,
+            context.program.client().engine,
             queue=query.queue or None,
             kinds=query.kinds.split(",") if query.kinds else None,
             since=since or None,
             job=query.job or None,
         )
-        return _Stream(events, self)
+        return _EventStreamResponse(events, self)
 
-    def joined(self) -> None:
+    def add_reader(self) -> None:
         self._readers += 1
 
-    def left(self) -> None:
+    def remove_reader(self) -> None:
         self._readers -= 1
 
 
-class _Stream(Response):
-    """An answer that goes on until one of the two sides has had enough."""
+class _EventStreamResponse(Response):
+    """Sends events until the client disconnects or reads too slowly, or the server cannot be used."""
 
-    def __init__(self, events: Events, feed: Feed) -> None:
+    def __init__(self, events: Events, feed: EventFeed) -> None:
         super().__init__(status_code=200, headers=_HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
         self._events = events
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
-        self._feed.joined()
-        gone = asyncio.ensure_future(_hung_up(receive))
+        self._feed.add_reader()
+        disconnected = asyncio.ensure_future(until_disconnect(receive))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SEND_TIMEOUT):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await send(_part(b"retry: 3000\n\n"))
-            await self._tell(gone, send)
+                await send(_body_part(b"retry: 3000\n\n"))
+            await self._send_events(disconnected, send)
         except (TimeoutError, PenstockError):
-            pass  # it reads too slowly, or there is nothing to be read: whoever wants more comes back
+            pass  # the reader is too slow, or the server cannot be used: the client reconnects and resumes
         finally:
-            gone.cancel()
-            self._feed.left()
+            disconnected.cancel()
+            self._feed.remove_reader()
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(1):
                     await send({"type": "http.response.body", "body": b""})
 
-    async def _tell(self, gone: "asyncio.Future[None]", send: Send) -> None:
-        coming = asyncio.ensure_future(anext(self._events))
+    async def _send_events(self, disconnected: "asyncio.Future[None]", send: Send) -> None:
+        next_event = asyncio.ensure_future(anext(self._events))
         try:
-            while not gone.done():
-                await asyncio.wait((coming, gone), timeout=BEAT, return_when=asyncio.FIRST_COMPLETED)
-                said = b": alive\n\n"
-                if coming.done():
-                    said = _shown(coming.result())
-                    coming = asyncio.ensure_future(anext(self._events))
-                async with asyncio.timeout(PATIENCE):
-                    await send(_part(said))
+            while not disconnected.done():
+                waits = (next_event, disconnected)
+                await asyncio.wait(waits, timeout=HEARTBEAT_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+                text = b": alive\n\n"
+                if next_event.done():
+                    text = _encode_event(next_event.result())
+                    next_event = asyncio.ensure_future(anext(self._events))
+                async with asyncio.timeout(SEND_TIMEOUT):
+                    await send(_body_part(text))
         finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            next_event.cancel()
+            await asyncio.gather(next_event, return_exceptions=True)
 
 
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _body_part(text: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": text, "more_body": True}
 
 
-def _part(said: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": said, "more_body": True}
-
-
-def _shown(event: Event) -> bytes:
-    return b"id: " + event.id.encode() + b"\ndata: " + encode(event) + b"\n\n"
+def _encode_event(event: Event) -> bytes:
+    return b"id: " + event.id.encode() + b"\ndata: " + encode_json(event) + b"\n\n"

@@ -1,8 +1,11 @@
-"""`GET /`: one page with queues, workers, the latest failures and links to the API."""
+"""`GET /`: a page with queues, workers, the latest failures and links to the API.
 
-from collections.abc import Iterable, Sequence
+Nothing else knows this page: the dashboard replaces it by another handler of the same route.
+"""
+
+from collections.abc import Sequence
 from html import escape
-from typing import Any, Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import HTMLResponse, Response
@@ -11,10 +14,78 @@ from penstock.api.job import failure, moment
 from penstock.api.program import Program
 from penstock.engine.read.statistics import Statistics
 from penstock.http.route import RequestContext, Route
-from penstock.http.routes import queues, workers
+from penstock.http.routes.queues import all_queues
+from penstock.http.routes.workers import all_workers
 from penstock.model.header import STATES
 
-_FAILURES: Final = 10
+_MAX_FAILURES: Final = 10
+_API_LISTS: Final = ("queues", "batches", "lanes", "schedules", "workers", "tasks")
+
+
+class _Link(NamedTuple):
+    """A cell that leads somewhere; the path is below the service's root path."""
+
+    text: str
+    path: str
+
+
+class _Table(NamedTuple):
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | _Link]]
+
+
+async def get_home(context: RequestContext) -> Response:
+    program, root_path = context.program, context.request.scope.get("root_path", "").rstrip("/")
+    tables = [await _queues(program), await _workers(program), await _failures(program)]
+    return HTMLResponse(_render(program.name, tables, root_path), headers=_HEADERS)
+
+
+# What it shows
+
+
+async def _queues(program: Program) -> _Table:
+    rows = [
+        [
+            queue.name,
+            "paused" if queue.paused else "",
+            *(f"{queue.counts[state]:,}" for state in STATES),
+            str(queue.workers),
+        ]
+        for queue in await all_queues(program)
+    ]
+    return _Table("Queues", ("queue", "", *STATES, "workers"), rows)
+
+
+async def _workers(program: Program) -> _Table:
+    rows = [
+        [
+            worker.name + (" (stalled)" if worker.stalled else ""),
+            str(worker.slots),
+            str(len(worker.runs)),
+            ", ".join(worker.queues),
+            worker.version,
+        ]
+        for worker in await all_workers(program)
+    ]
+    return _Table("Workers", ("worker", "slots", "busy", "queues", "version"), rows)
+
+
+async def _failures(program: Program) -> _Table:
+    """Shows only the type of an error: its message may contain secrets."""
+    rows: list[list[str | _Link]] = []
+    for job_id in await Statistics(program.client().engine.script_client).latest_dead(_MAX_FAILURES):
+        record = await program.client().views.job(job_id)
+        if record is not None:
+            error_type = failure(record.attempts[-1]).type if record.attempts else ""
+            when = moment(record.header.since).isoformat(sep=" ", timespec="seconds")
+            job = _Link(job_id, f"/api/v1/jobs/{quote(job_id, safe='')}")
+            rows.append([when, job, record.header.task, f"{record.header.reason} {error_type}"])
+    return _Table("Latest failures", ("when", "job", "task", "why"), rows)
+
+
+# How it looks
+
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "Referrer-Policy": "no-referrer",
@@ -31,84 +102,37 @@ code { overflow-wrap: anywhere }
 """
 
 
-async def get(ask: RequestContext) -> Response:
-    base = ask.request.scope.get("root_path", "").rstrip("/")
-    program = ask.program
-    parts = [
-        f"<h1>{escape(program.name)}</h1>",
-        *_table("Queues", ("queue", "", *STATES, "workers"), await _queues(program)),
-        *_table("Workers", ("worker", "slots", "busy", "queues", "version"), await _workers(program)),
-        *_table("Latest failures", ("when", "job", "task", "why"), await _failures(program, base)),
-        _links(base),
-    ]
-    return HTMLResponse(_page(program.name, parts), headers=_HEADERS)
-
-
-async def _queues(program: Program) -> list[list[str]]:
-    return [
-        [
-            escape(row.name),
-            "paused" if row.paused else "",
-            *(f"{row.counts[state]:,}" for state in STATES),
-            str(row.workers),
-        ]
-        for row in await queues.rows(program)
-    ]
-
-
-async def _workers(program: Program) -> list[list[str]]:
-    return [
-        [
-            escape(row.name) + (" (stalled)" if row.stalled else ""),
-            str(row.slots),
-            str(len(row.runs)),
-            escape(", ".join(row.queues)),
-            escape(row.version),
-        ]
-        for row in await workers.rows(program)
-    ]
-
-
-async def _failures(program: Program, base: str) -> list[list[str]]:
-    """Only what kind of error it was: its text may have secrets in it."""
-    found = []
-    for job_id in await Statistics(program.client().engine.script_client).latest_dead(_FAILURES):
-        record = await program.client().views.job(job_id)
-        if record is not None:
-            kind = failure(record.attempts[-1]).type if record.attempts else ""
-            link = f'<a href="{escape(base)}/api/v1/jobs/{quote(job_id, safe="")}"><code>{escape(job_id)}</code></a>'
-            when = _moment(record.header.since)
-            found.append([when, link, escape(record.header.task), escape(f"{record.header.reason} {kind}")])
-    return found
-
-
-def _moment(milliseconds: int) -> str:
-    return moment(milliseconds).isoformat(sep=" ", timespec="seconds")
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Cells are HTML already."""
-    body = [f"<tr>{''.join(f'<td class=n>{cell}</td>' for cell in row)}</tr>" for row in rows]
-    if not body:
-        return [f"<h2>{title}</h2><p>none</p>"]
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    return [f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>", *body, "</tbody></table>"]
-
-
-def _links(base: str) -> str:
-    names = ("queues", "batches", "lanes", "schedules", "workers", "tasks")
-    paths = (*(f"/api/v1/{name}" for name in names), "/metrics", "/openapi.json")
-    shown = [f'<a href="{escape(base + path)}">{path}</a>' for path in paths]
-    return f"<p>{' · '.join(shown)}</p>"
-
-
-def _page(title: str, parts: Iterable[Any]) -> str:
+def _render(title: str, tables: Sequence[_Table], root_path: str) -> str:
+    name = escape(title)
+    body = "".join([f"<h1>{name}</h1>", *(_render_table(table, root_path) for table in tables), _links(root_path)])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="10">'
-        f"<title>{escape(title)} · Penstock</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>"
+        f"<title>{name} · Penstock</title><style>{_STYLE}</style></head><body>{body}</body></html>"
     )
 
 
+def _render_table(table: _Table, root_path: str) -> str:
+    if not table.rows:
+        return f"<h2>{table.title}</h2><p>none</p>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    rows = "".join(
+        f"<tr>{''.join(f'<td class=n>{_render_cell(cell, root_path)}</td>' for cell in row)}</tr>" for row in table.rows
+    )
+    return f"<h2>{table.title}</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _render_cell(cell: str | _Link, root_path: str) -> str:
+    if isinstance(cell, _Link):
+        return f'<a href="{escape(root_path + cell.path)}"><code>{escape(cell.text)}</code></a>'
+    return escape(cell)
+
+
+def _links(root_path: str) -> str:
+    paths = (*(f"/api/v1/{name}" for name in _API_LISTS), "/metrics", "/openapi.json")
+    links = [f'<a href="{escape(root_path + path)}">{path}</a>' for path in paths]
+    return f"<p>{' · '.join(links)}</p>"
+
+
 ROUTES: Final = [
-    Route("GET", "/", get, "A page for people", answers={200: None}, media="text/html; charset=utf-8"),
+    Route("GET", "/", get_home, "A page for people", responses={200: None}, media_type="text/html; charset=utf-8"),
 ]

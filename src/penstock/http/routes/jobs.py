@@ -1,4 +1,4 @@
-"""Routes of jobs: look at them, steer them."""
+"""Routes of jobs: list and read them, cancel, retry and reschedule one."""
 
 from dataclasses import fields
 from typing import Any, Final
@@ -8,80 +8,117 @@ from starlette.responses import Response
 
 from penstock.api.job import Failure, Job, JobStatus, any_job, missing, moment, status_of
 from penstock.api.program import Program
+from penstock.api.selection import Selection, choose
 from penstock.engine.read.views import JobRecord
 from penstock.errors import BadArguments
 from penstock.http import parsing
-from penstock.http.json_response import answer
-from penstock.http.long_poll import patiently
+from penstock.http.json_response import json_response
+from penstock.http.long_poll import wait_while_connected
 from penstock.http.route import RequestContext, Route
-from penstock.http.schemas.requests import RescheduleRequest, WaitQuery
-from penstock.http.schemas.responses import AttemptAnswer, ErrorAnswer, JobAnswer, LineAnswer, LogAnswer, StateAnswer
+from penstock.http.schemas.requests import JobsQuery, RescheduleRequest, WaitQuery
+from penstock.http.schemas.responses import (
+    AttemptAnswer,
+    ErrorAnswer,
+    JobAnswer,
+    LineAnswer,
+    LogAnswer,
+    Page,
+    StateAnswer,
+)
 from penstock.model.codec import decode_any
 from penstock.model.header import FINISHED
 
-#: what a status and an answer call by the same name
-_TOLD: Final = tuple(
-    {one.name for one in fields(JobStatus)} & set(JobAnswer.__struct_fields__) - {"created", "attempts"}
+_MAX_INDEX_PAGES: Final = 20  #: read for one response, if few jobs match
+#: Fields that JobStatus and JobAnswer share.
+_COMMON_FIELDS: Final = tuple(
+    {field.name for field in fields(JobStatus)} & set(JobAnswer.__struct_fields__) - {"created", "attempts"}
 )
 
-# Looking
+# Lists
 
 
-async def get(ask: RequestContext) -> Response:
-    query: WaitQuery = ask.query
-    job_id = ask.path["id"]
-    record = await _record(ask, job_id)
+async def list_jobs(context: RequestContext) -> Response:
+    query: JobsQuery = context.query
+    return await page_of_jobs(context, query.cursor, query.limit, criteria_of(query))
+
+
+async def page_of_jobs(context: RequestContext, cursor: str, limit: int, criteria: dict[str, Any]) -> Response:
+    """Read a bounded part of an index: a page may have few jobs, or none, and still be followed by another."""
+    selection = Selection(context.program.client, choose(**criteria))
+    rows: list[JobAnswer] = []
+    for _ in range(_MAX_INDEX_PAGES):
+        statuses, cursor = await selection.page(cursor, limit - len(rows))
+        rows += [_row(status) for status in statuses]
+        if not cursor or len(rows) >= limit:
+            break
+    return json_response({"items": rows, "next": cursor or None})
+
+
+def criteria_of(request: msgspec.Struct) -> dict[str, Any]:
+    """The filters that are set in a query or a body, as `choose` takes them."""
+    values = {name: getattr(request, name) for name in request.__struct_fields__ if name not in {"cursor", "limit"}}
+    return {name: value for name, value in values.items() if value not in {"", msgspec.UNSET}}
+
+
+# One job
+
+
+async def get_job(context: RequestContext) -> Response:
+    query: WaitQuery = context.query
+    job_id = context.path["id"]
+    record = await _record(context, job_id)
     if query.wait and record.header.state not in FINISHED:
-        await patiently(ask.request, ask.program.client().waiter.wait(job_id), query.wait)
-        record = await _record(ask, job_id)
-    explain = await ask.program.client().views.explain(job_id) if query.explain else ""
-    return answer(shown(record, ask.program, explain))
+        end = context.program.client().waiter.wait(job_id)
+        await wait_while_connected(context.request.receive, end, query.wait)
+        record = await _record(context, job_id)
+    explain = await context.program.client().views.explain(job_id) if query.explain else ""
+    return json_response(job_answer(record, context.program, explain))
 
 
-async def _record(ask: RequestContext, job_id: str) -> JobRecord:
-    record = await ask.program.client().views.job(job_id)
+async def get_log(context: RequestContext) -> Response:
+    await _record(context, context.path["id"])
+    log = await context.program.client().views.log(context.path["id"])
+    lines = [LineAnswer(moment(line.at), line.attempt, line.level, line.text) for line in log.lines]
+    return json_response(LogAnswer(log.gone, lines))
+
+
+async def _record(context: RequestContext, job_id: str) -> JobRecord:
+    record = await context.program.client().views.job(job_id)
     if record is None:
         raise missing(job_id)
     return record
 
 
-def shown(record: JobRecord, program: Program, explain: str = "") -> JobAnswer:
-    """A job as it may be shown: which arguments are secret is known to its task; without it, none are shown."""
+def job_answer(record: JobRecord, program: Program, explain: str = "") -> JobAnswer:
+    """A job with its result. Its task knows which arguments are secret; without the task all are hidden."""
     task = program.tasks.get(record.header.task)
     status = status_of(record, record.id, task.options.redact if task else ("*",))
-    found = from_status(status)
-    found.explain = explain
-    _add_outcome(found, record, status)
-    return found
+    row = _row(status)
+    row.explain = explain
+    _add_outcome(row, record, status)
+    return row
 
 
-def from_status(status: JobStatus) -> JobAnswer:
-    """A job as lists have it: without its result."""
-    told = {name: value for name in _TOLD if (value := getattr(status, name)) is not None}
-    attempts = [_attempt(one) for one in status.attempts]
-    return JobAnswer(created=False, created_at=status.created, attempts=attempts, **told)
+def _row(status: JobStatus) -> JobAnswer:
+    """A job as lists show it: without its result."""
+    values = {name: value for name in _COMMON_FIELDS if (value := getattr(status, name)) is not None}
+    attempts = [_attempt(failure) for failure in status.attempts]
+    return JobAnswer(created=False, created_at=status.created, attempts=attempts, **values)
 
 
-async def log(ask: RequestContext) -> Response:
-    await _record(ask, ask.path["id"])
-    found = await ask.program.client().views.log(ask.path["id"])
-    lines = [LineAnswer(moment(one.at), one.attempt, one.level, one.text) for one in found.lines]
-    return answer(LogAnswer(found.gone, lines))
-
-
-def _add_outcome(found: JobAnswer, record: JobRecord, status: JobStatus) -> None:
+def _add_outcome(row: JobAnswer, record: JobRecord, status: JobStatus) -> None:
     header = record.header
     match header.state:
         case "done" if header.result == 2 or (header.compact and header.result):
-            found.error = ErrorAnswer("ResultExpired", "it is done, but its result is no longer kept (keep_result)")
+            row.error = ErrorAnswer("ResultExpired", "it is done, but its result is no longer kept (keep_result)")
         case "done":
-            found.result = decode_any(record.result or b"")
+            row.result = decode_any(record.result or b"")
         case "cancelled":
-            found.error = ErrorAnswer("JobCancelled", header.reason)
+            row.error = ErrorAnswer("JobCancelled", header.reason)
         case "dead" if status.attempts:
-            found.error = _attempt(status.attempts[-1]).error
+            row.error = _attempt(status.attempts[-1]).error
         case "dead":
-            found.error = ErrorAnswer("JobFailed", header.reason)
+            row.error = ErrorAnswer("JobFailed", header.reason)
 
 
 def _attempt(failure: Failure) -> AttemptAnswer:
@@ -95,62 +132,51 @@ def _attempt(failure: Failure) -> AttemptAnswer:
     )
 
 
-# Steering
+# Actions
 
 
-async def cancel(ask: RequestContext) -> Response:
-    job = _handle(ask)
-    return answer(StateAnswer(job.id, await job.cancel()))
+async def cancel(context: RequestContext) -> Response:
+    job = _job(context)
+    return json_response(StateAnswer(job.id, await job.cancel()))
 
 
-async def retry(ask: RequestContext) -> Response:
-    job = _handle(ask)
+async def retry(context: RequestContext) -> Response:
+    job = _job(context)
     await job.retry()
-    return answer(StateAnswer(job.id, (await _record(ask, job.id)).header.state))
+    return json_response(StateAnswer(job.id, (await _record(context, job.id)).header.state))
 
 
-async def reschedule(ask: RequestContext) -> Response:
-    given: RescheduleRequest = parsing.decode(ask.body, RescheduleRequest)
-    job = _handle(ask)
-    if given.at is not msgspec.UNSET and given.delay is msgspec.UNSET:
-        await job.reschedule(at=given.at)
-    elif given.delay is not msgspec.UNSET and given.at is msgspec.UNSET:
-        await job.reschedule(delay=given.delay)
+async def reschedule(context: RequestContext) -> Response:
+    request: RescheduleRequest = parsing.decode(context.body, RescheduleRequest)
+    job = _job(context)
+    if request.at is not msgspec.UNSET and request.delay is msgspec.UNSET:
+        await job.reschedule(at=request.at)
+    elif request.delay is not msgspec.UNSET and request.at is msgspec.UNSET:
+        await job.reschedule(delay=request.delay)
     else:
         raise BadArguments("give either delay or at")
-    return answer(StateAnswer(job.id, (await _record(ask, job.id)).header.state))
+    return json_response(StateAnswer(job.id, (await _record(context, job.id)).header.state))
 
 
-def _handle(ask: RequestContext) -> Job[Any]:
-    return any_job(ask.program.client(), ask.path["id"])
+def _job(context: RequestContext) -> Job[Any]:
+    return any_job(context.program.client(), context.path["id"])
 
 
+_PATH: Final = "/api/v1/jobs/{id}"
+_STATE: Final = {200: StateAnswer}
 ROUTES: Final = [
-    Route(
-        "GET",
-        "/api/v1/jobs/{id}",
-        get,
-        "One job; with wait, once it has ended",
-        answers={200: JobAnswer},
-        query=WaitQuery,
-    ),
-    Route("GET", "/api/v1/jobs/{id}/log", log, "The last lines that it wrote", answers={200: LogAnswer}),
-    Route("POST", "/api/v1/jobs/{id}/cancel", cancel, "Cancel a job", role="operator", answers={200: StateAnswer}),
+    Route("GET", "/api/v1/jobs", list_jobs, "Jobs by filter", responses={200: Page[JobAnswer]}, query=JobsQuery),
+    Route("GET", _PATH, get_job, "One job; with wait, once it has ended", responses={200: JobAnswer}, query=WaitQuery),
+    Route("GET", f"{_PATH}/log", get_log, "The last lines that it wrote", responses={200: LogAnswer}),
+    Route("POST", f"{_PATH}/cancel", cancel, "Cancel a job", role="operator", responses=_STATE),
+    Route("POST", f"{_PATH}/retry", retry, "Run a dead or cancelled job again", role="operator", responses=_STATE),
     Route(
         "POST",
-        "/api/v1/jobs/{id}/retry",
-        retry,
-        "Run a dead or cancelled job again",
-        role="operator",
-        answers={200: StateAnswer},
-    ),
-    Route(
-        "POST",
-        "/api/v1/jobs/{id}/reschedule",
+        f"{_PATH}/reschedule",
         reschedule,
         "Give a waiting job another time",
         role="operator",
-        answers={200: StateAnswer},
+        responses=_STATE,
         body=RescheduleRequest,
     ),
 ]

@@ -1,4 +1,4 @@
-"""`GET /metrics`: the app as a whole, and the service itself."""
+"""`GET /metrics`: metrics of the app as a whole, and of the service itself."""
 
 from starlette.responses import Response
 
@@ -9,10 +9,10 @@ from penstock.metrics.app_metrics import AppMetrics
 from penstock.metrics.prometheus import MEDIA, text_of
 
 
-def route(program: Program, meters: RequestMetrics) -> Route:
-    metrics = AppMetrics(program.client, lambda: (task.options.queue for task in program.tasks.values()))
+def route(program: Program, request_metrics: RequestMetrics) -> Route:
+    app_metrics = AppMetrics(program.client, lambda: (task.options.queue for task in program.tasks.values()))
 
-    async def get(_: RequestContext) -> Response:
-        return Response(text_of([*await metrics.families(), *meters.families()]), media_type=MEDIA)
+    async def get_metrics(_: RequestContext) -> Response:
+        return Response(text_of([*await app_metrics.families(), *request_metrics.families()]), media_type=MEDIA)
 
-    return Route("GET", "/metrics", get, "For Prometheus", answers={200: None}, media=MEDIA)
+    return Route("GET", "/metrics", get_metrics, "For Prometheus", responses={200: None}, media_type=MEDIA)

@@ -1,4 +1,4 @@
-"""Routes for whoever watches the service."""
+"""Probes for load balancers and orchestrators; they need no credentials."""
 
 import asyncio
 from typing import Final
@@ -8,18 +8,18 @@ from starlette.responses import PlainTextResponse, Response
 from penstock.http.problems import HttpError
 from penstock.http.route import RequestContext, Route
 
-_LONGEST: Final = 2.0  #: seconds that the server may take to answer
+_READY_TIMEOUT: Final = 2.0  #: seconds that the server may take to answer
 
 
 async def livez(_: RequestContext) -> Response:
     return PlainTextResponse("alive\n")
 
 
-async def readyz(ask: RequestContext) -> Response:
-    """Whether the server can be used; what is wrong is not for everybody, so it is not told here."""
+async def readyz(context: RequestContext) -> Response:
+    """Whether the server can be used. The reason is not told: everybody may ask."""
     try:
-        async with asyncio.timeout(_LONGEST):
-            await ask.program.client().views.now()
+        async with asyncio.timeout(_READY_TIMEOUT):
+            await context.program.client().views.now()
     except Exception:  # noqa: BLE001  (whatever it is, it is not ready)
         raise HttpError(503, "the server cannot be reached", {"Retry-After": "1"}) from None
     return PlainTextResponse("ready\n")
@@ -27,6 +27,6 @@ async def readyz(ask: RequestContext) -> Response:
 
 _TEXT: Final = "text/plain; charset=utf-8"
 ROUTES: Final = [
-    Route("GET", "/livez", livez, "The service turns", role=None, answers={200: None}, media=_TEXT),
-    Route("GET", "/readyz", readyz, "The server can be used", role=None, answers={200: None}, media=_TEXT),
+    Route("GET", "/livez", livez, "The service turns", role=None, responses={200: None}, media_type=_TEXT),
+    Route("GET", "/readyz", readyz, "The server can be used", role=None, responses={200: None}, media_type=_TEXT),
 ]

@@ -1,4 +1,4 @@
-"""Routes of queues: how many jobs are where, pause, resume, bound, purge."""
+"""Routes of queues: list and read them, pause, resume, bound and purge one."""
 
 from typing import Final
 
@@ -10,9 +10,9 @@ from penstock.api.queue import QueueControl
 from penstock.engine.read.views import QueueSettings
 from penstock.errors import BadArguments
 from penstock.http import parsing
-from penstock.http.bulk_actions import bounded
-from penstock.http.json_response import answer
-from penstock.http.paging import page
+from penstock.http.bulk_actions import run_bulk_action
+from penstock.http.json_response import json_response
+from penstock.http.paging import page_response
 from penstock.http.problems import HttpError
 from penstock.http.route import RequestContext, Route
 from penstock.http.schemas.requests import PageQuery, QueueRequest
@@ -21,78 +21,73 @@ from penstock.model.header import STATES
 from penstock.model.options import queue_name, unknown
 
 
-async def every(ask: RequestContext) -> Response:
-    return page(await rows(ask.program), ask.query)
+async def list_queues(context: RequestContext) -> Response:
+    return page_response(await all_queues(context.program), context.query)
 
 
-async def get(ask: RequestContext) -> Response:
-    return answer(await _one(ask))
+async def get_queue(context: RequestContext) -> Response:
+    return json_response(await _queue(context))
 
 
-async def pause(ask: RequestContext) -> Response:
-    await ask.program.client().engine.pause((await _one(ask)).name)
-    return answer(await _one(ask))
+async def pause(context: RequestContext) -> Response:
+    await context.program.client().engine.pause((await _queue(context)).name)
+    return await get_queue(context)
 
 
-async def resume(ask: RequestContext) -> Response:
-    await ask.program.client().engine.resume((await _one(ask)).name)
-    return answer(await _one(ask))
+async def resume(context: RequestContext) -> Response:
+    await context.program.client().engine.resume((await _queue(context)).name)
+    return await get_queue(context)
 
 
-async def bound(ask: RequestContext) -> Response:
-    wanted: QueueRequest = parsing.decode(ask.body, QueueRequest)
-    if wanted.limit is UNSET and wanted.max_size is UNSET:
+async def set_bounds(context: RequestContext) -> Response:
+    request: QueueRequest = parsing.decode(context.body, QueueRequest)
+    if request.limit is UNSET and request.max_size is UNSET:
         raise BadArguments("nothing to set: give limit or max_size")
-    await ask.program.client().engine.cap((await _one(ask)).name, _cap(wanted.limit), _cap(wanted.max_size))
-    return answer(await _one(ask))
+    name = (await _queue(context)).name
+    await context.program.client().engine.cap(name, _bound(request.limit), _bound(request.max_size))
+    return await get_queue(context)
 
 
-def _cap(wanted: int | UnsetType | None) -> int | None:
-    """As the engine takes it: -1 lifts a bound, None leaves it."""
-    return None if isinstance(wanted, UnsetType) else -1 if wanted is None else wanted
+def _bound(value: int | UnsetType | None) -> int | None:
+    """As the engine takes it: -1 lifts a bound, None leaves it as it is."""
+    return None if isinstance(value, UnsetType) else -1 if value is None else value
 
 
-async def purge(ask: RequestContext) -> Response:
-    return await bounded(QueueControl(ask.program, (await _one(ask)).name).purge)
+async def purge(context: RequestContext) -> Response:
+    return await run_bulk_action(QueueControl(context.program, (await _queue(context)).name).purge)
 
 
-async def rows(program: Program) -> list[QueueAnswer]:
-    """All queues: those that had a job, and those of tasks."""
+async def all_queues(program: Program) -> list[QueueAnswer]:
+    """All queues that ever had a job or a setting, and those of tasks."""
     views = program.client().views
-    counts, settings, nodes = await views.counts(), await views.queue_settings(), await views.workers()
+    counts, settings, workers = await views.counts(), await views.queue_settings(), await views.workers()
     names = counts.keys() | settings.keys() | {task.options.queue for task in program.tasks.values()}
-    found = []
+    queues = []
     for name in sorted(names):
         setting = settings.get(name, QueueSettings())
-        serving = sum("*" in node.queues or name in node.queues for node in nodes)
+        serving = sum("*" in worker.queues or name in worker.queues for worker in workers)
         by_state: dict[str, int] = {state: counts.get(name, {}).get(state, 0) for state in STATES}
-        found.append(QueueAnswer(name, setting.paused, setting.limit, setting.max_size, serving, by_state))
-    return found
+        queues.append(QueueAnswer(name, setting.paused, setting.limit, setting.max_size, serving, by_state))
+    return queues
 
 
-async def _one(ask: RequestContext) -> QueueAnswer:
-    name = queue_name(ask.path["name"])
-    found = {row.name: row for row in await rows(ask.program)}
-    if name not in found:
-        raise HttpError(
-            404, unknown("queue", name, list(found)[:20]) if found else f"no queue {name!r}: there are none"
-        )
-    return found[name]
+async def _queue(context: RequestContext) -> QueueAnswer:
+    name = queue_name(context.path["name"])
+    queues = {queue.name: queue for queue in await all_queues(context.program)}
+    if name in queues:
+        return queues[name]
+    hint = unknown("queue", name, list(queues)[:20]) if queues else f"no queue {name!r}: there are none"
+    raise HttpError(404, hint)
 
 
-_ONE: Final = {200: QueueAnswer}
+_PATH: Final = "/api/v1/queues/{name}"
+_QUEUE: Final = {200: QueueAnswer}
+_CHANGED: Final = {200: ChangedAnswer}
 ROUTES: Final = [
-    Route("GET", "/api/v1/queues", every, "All queues", answers={200: Page[QueueAnswer]}, query=PageQuery),
-    Route("GET", "/api/v1/queues/{name}", get, "One queue", answers=_ONE),
-    Route("PATCH", "/api/v1/queues/{name}", bound, "Bound a queue", role="admin", answers=_ONE, body=QueueRequest),
-    Route("POST", "/api/v1/queues/{name}/pause", pause, "Start no more jobs of it", role="operator", answers=_ONE),
-    Route("POST", "/api/v1/queues/{name}/resume", resume, "Let it go on", role="operator", answers=_ONE),
-    Route(
-        "POST",
-        "/api/v1/queues/{name}/purge",
-        purge,
-        "Cancel all that wait in it",
-        role="admin",
-        answers={200: ChangedAnswer},
-    ),
+    Route("GET", "/api/v1/queues", list_queues, "All queues", responses={200: Page[QueueAnswer]}, query=PageQuery),
+    Route("GET", _PATH, get_queue, "One queue", responses=_QUEUE),
+    Route("PATCH", _PATH, set_bounds, "Bound a queue", role="admin", responses=_QUEUE, body=QueueRequest),
+    Route("POST", f"{_PATH}/pause", pause, "Start no more jobs of it", role="operator", responses=_QUEUE),
+    Route("POST", f"{_PATH}/resume", resume, "Let it go on", role="operator", responses=_QUEUE),
+    Route("POST", f"{_PATH}/purge", purge, "Cancel all that wait in it", role="admin", responses=_CHANGED),
 ]

@@ -1,62 +1,76 @@
-"""Routes of schedules: what runs when, run now, pause, resume, remove."""
+"""Routes of schedules: list and read them, run, pause, resume and remove one."""
 
 from typing import Final
 
 from starlette.responses import Response
 
 from penstock.api.schedule import Schedule, ScheduleStatus, status_of
-from penstock.http.json_response import answer
-from penstock.http.paging import page
+from penstock.http.json_response import json_response
+from penstock.http.paging import page_response
 from penstock.http.route import RequestContext, Route
 from penstock.http.schemas.requests import PageQuery
 from penstock.http.schemas.responses import JobAnswer, Page
 
 
-async def every(ask: RequestContext) -> Response:
-    views = ask.program.client().views
+async def list_schedules(context: RequestContext) -> Response:
+    views = context.program.client().views
     now = await views.now()
-    return page([status_of(one, now) async for one in views.crons()], ask.query, key="id")
+    return page_response([status_of(schedule, now) async for schedule in views.crons()], context.query, key="id")
 
 
-async def get(ask: RequestContext) -> Response:
-    return answer(await _schedule(ask).status())
+async def get_schedule(context: RequestContext) -> Response:
+    return json_response(await _schedule(context).status())
 
 
-async def run(ask: RequestContext) -> Response:
-    schedule = _schedule(ask)
+async def run(context: RequestContext) -> Response:
+    schedule = _schedule(context)
     await schedule.status()
     job = await schedule.run()
-    record = await ask.program.client().views.job(job.id)  # none yet, if it waits for the one before it
+    record = await context.program.client().views.job(job.id)  # None if it waits for the job before it
     state = (record.header.state if record else "") or "scheduled"
-    return answer(JobAnswer(job.id, state, job.created), 201)
+    return json_response(JobAnswer(job.id, state, job.created), 201)
 
 
-async def pause(ask: RequestContext) -> Response:
-    await _schedule(ask).pause()
-    return await get(ask)
+async def pause(context: RequestContext) -> Response:
+    await _schedule(context).pause()
+    return await get_schedule(context)
 
 
-async def resume(ask: RequestContext) -> Response:
-    await _schedule(ask).resume()
-    return await get(ask)
+async def resume(context: RequestContext) -> Response:
+    await _schedule(context).resume()
+    return await get_schedule(context)
 
 
-async def remove(ask: RequestContext) -> Response:
-    await _schedule(ask).remove()
+async def remove(context: RequestContext) -> Response:
+    await _schedule(context).remove()
     return Response(status_code=204)
 
 
-def _schedule(ask: RequestContext) -> Schedule:
-    return Schedule(ask.program.client(), ask.path["id"])
+def _schedule(context: RequestContext) -> Schedule:
+    return Schedule(context.program.client(), context.path["id"])
 
 
-_ONE: Final = {200: ScheduleStatus}
 _PATH: Final = "/api/v1/schedules/{id}"
+_SCHEDULE: Final = {200: ScheduleStatus}
 ROUTES: Final = [
-    Route("GET", "/api/v1/schedules", every, "All schedules", answers={200: Page[ScheduleStatus]}, query=PageQuery),
-    Route("GET", _PATH, get, "One schedule", answers=_ONE),
-    Route("DELETE", _PATH, remove, "Forget a schedule; one of the code comes back", role="admin", answers={204: None}),
-    Route("POST", f"{_PATH}/run", run, "A job of it now", role="operator", answers={201: JobAnswer}),
-    Route("POST", f"{_PATH}/pause", pause, "No ticks until it is resumed", role="operator", answers=_ONE),
-    Route("POST", f"{_PATH}/resume", resume, "Go on with the next tick from now", role="operator", answers=_ONE),
+    Route(
+        "GET",
+        "/api/v1/schedules",
+        list_schedules,
+        "All schedules",
+        responses={200: Page[ScheduleStatus]},
+        query=PageQuery,
+    ),
+    Route("GET", _PATH, get_schedule, "One schedule", responses=_SCHEDULE),
+    Route(
+        "DELETE",
+        _PATH,
+        remove,
+        "Forget a schedule; one of the code comes back",
+        role="admin",
+        responses={204: None},
+    ),
+    Route("POST", f"{_PATH}/run", run, "A job of it now", role="operator", responses={201: JobAnswer}),
+    Route("POST", f"{_PATH}/pause", pause, "No ticks until it is resumed", role="operator", responses=_SCHEDULE),
+    Route("POST", f"{_PATH}/resume", resume, "Go on with the next tick from now", role="operator", responses=_SCHEDULE),
 ]
