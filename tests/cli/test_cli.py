@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.find_app import find_app
 from penstock.cli.options import duration
 from penstock.cli.output import clean, pad, span, width
@@ -276,7 +276,7 @@ def test_an_app_is_told_from_what_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "path", sys.path[:])
     assert find_app(f"{name}:app") is find_app(name)
     for spec, words in ((f"{name}:number", "is a int, not a Penstock"), (f"{name}.deeper:app", f"'{name}.deeper'")):
-        with pytest.raises(Failure, match=words) as failed:
+        with pytest.raises(CliError, match=words) as failed:
             find_app(spec)
         assert failed.value.code == Exit.NO_APP
 

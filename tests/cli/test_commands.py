@@ -232,7 +232,7 @@ ELSEWHERE = {
     "dev": ("tests/cli/test_dev.py", "test_dev_runs_jobs_and_serves_http_until_it_is_told_to_stop"),
     "engine": ("tests/cli/test_dev.py", "test_engine_keeps_the_embedded_server_until_it_is_told_to_stop"),
     "worker": ("tests/cli/test_cli.py", "test_the_log_can_be_json_with_an_object_per_line"),
-    "serve": ("tests/http/test_serve.py", "test_it_serves_an_app_until_it_is_told_to_stop"),
+    "serve": ("tests/http/test_serve.py", "test_serve_answers_for_an_app_until_it_is_stopped"),
     "bench": ("tests/cli/test_commands.py", "test_bench_prints_a_table_or_json"),
     "demo": ("tests/cli/test_demo.py", "test_the_demo_ends_by_itself_with_a_clean_audit_and_leaves_nothing_behind"),
 }
@@ -321,7 +321,7 @@ def test_an_option_that_it_does_not_have_is_a_usage_error(name: str) -> None:
 def test_each_says_when_there_is_no_server_and_no_app(
     stage: tuple[Shell, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "_SEARCH", 0.01)
+    monkeypatch.setattr(target, "_SEARCH_TIMEOUT", 0.01)
     shell, ids = stage
     refused = f"redis://127.0.0.1:{free_port()}"
     for name, case in CASES.items():

@@ -64,7 +64,7 @@ def test_enqueue_says_when_no_live_worker_serves_the_queue(shell: Shell) -> None
         assert not shell.run("enqueue", "send", "[7]", "--queue", "maill")[1]
 
 
-def test_one_is_not_told_as_many(shell: Shell) -> None:
+def test_numbers_have_singular_and_plural_words(shell: Shell) -> None:
     job_id = shell.run("enqueue", "send", "[7]", "--retries", "1")[0].strip()
     assert ", with 1 retry\n" in shell.run("job", "show", job_id)[0]
     assert "\n1 job, 0 running on 0 workers\n" in shell.run("top", "--once", "--interval", "20ms")[0]
@@ -75,7 +75,7 @@ def test_one_is_not_told_as_many(shell: Shell) -> None:
     assert shell.run("job", "cancel", "--queue", "mail", "--yes")[0] == "2 jobs cancelled\n"
 
 
-def test_one_finding_one_that_waits_and_one_that_stays_are_told_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_finding_one_waiting_job_and_one_left_job_have_singular_words(capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "lane": "k",
         "kind": "lock",
@@ -90,9 +90,9 @@ def test_one_finding_one_that_waits_and_one_that_stays_are_told_as_one(capsys: p
     lane._print(row | {"waiting": 2})
     assert capsys.readouterr().out == "lock k: 1 in use of 1, 1 waits\nlock k: 1 in use of 1, 2 wait\n"
     job_lists._print_lines(JobLog(1, []), 0, Printer("table"))
-    filters.say_rest(1, dead._STAY)
-    said = capsys.readouterr().err
-    assert said == "(1 line is no longer kept)\n1 stays, for its batch has not ended\n"
+    filters.report_left(1, dead._BATCH_NOT_ENDED)
+    err = capsys.readouterr().err
+    assert err == "(1 line is no longer kept)\n1 stays, for its batch has not ended\n"
     report = {"namespace": "n", "server": "s", "settings": {}, "jobs": 0, "workers": 0, "counts_checked": True}
     finding = {"rule": "r", "subject": "s", "text": "t", "todo": ""}
     doctor._print(report | {"findings": [finding], "fixed": [], "advice": []})

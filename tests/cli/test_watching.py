@@ -216,12 +216,12 @@ def test_events_follow_what_comes(shell: Shell) -> None:
         queue = importlib.import_module("tasks").app.queue("mail")
     heard = threading.Event()
 
-    def steer() -> None:
+    def run_on_matching() -> None:
         while not heard.wait(0.05):  # it hears what comes once it listens
             queue.pause_sync()
             queue.resume_sync()
 
-    other = threading.Thread(target=steer)
+    other = threading.Thread(target=run_on_matching)
     other.start()
     try:
         out, _ = shell.run("events", "-n", "1", "-o", "json", "--kind", "pause")

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.worker import place
+from penstock.cli.worker import listen_address
 from tests.cli.shell import Shell
 from tests.servers import Server
 
@@ -22,13 +22,13 @@ from tests.servers import Server
     ],
 )
 def test_only_this_machine_may_ask_unless_a_host_is_named(text: str, found: tuple[str, int]) -> None:
-    assert place(text) == found
+    assert listen_address(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "http", "8080:", "127.0.0.1:65536"])
 def test_what_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="use a port, or host:port"):
-        place(text)
+        listen_address(text)
 
 
 def test_a_port_in_use_is_a_failure_that_says_what_to_do(tmp_path: Path, single: Server) -> None:

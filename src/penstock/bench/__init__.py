@@ -34,13 +34,13 @@ class Measure:
         return None if not self.bare else self.value / self.bare
 
 
-async def run(url: str | None = None, jobs: int = 20_000, say: Callable[[str], None] = print) -> list[Measure]:
+async def run(url: str | None = None, jobs: int = 20_000, report: Callable[[str], None] = print) -> list[Measure]:
     """All figures; takes about a minute with 20,000 jobs."""
     found: list[Measure] = []
     async with _app(url) as (app, async_task, thread_task):
         client = await app.client.endpoint.client()
         bare = await Bare(client).open()
-        say(f"{jobs:,} jobs, server {app.client.endpoint}")
+        report(f"{jobs:,} jobs, server {app.client.endpoint}")
         payloads = [["bench:noop", {"number": i}] for i in range(jobs)]
         rounds = [await _round(app, bare, async_task, payloads) for _ in range(ROUNDS)]
         put, take, bare_put, bare_take = _median(rounds)
@@ -57,7 +57,7 @@ async def run(url: str | None = None, jobs: int = 20_000, say: Callable[[str], N
         found += await _latency(app, bare, 300)
         found += await _lateness(app, 50)
         findings = await audit(app.client.engine)
-        say(f"audit: {findings or 'clean'}")
+        report(f"audit: {findings or 'clean'}")
         await client.delete(*app.client.engine.all_keys(), *bare.keys)
     return found
 

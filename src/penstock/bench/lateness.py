@@ -19,7 +19,7 @@ _QUIET: Final = 20.0  #: seconds for which a single job is waited for
 
 
 async def run(
-    url: str | None = None, jobs: int = 2_000, seconds: float = 10.0, say: Callable[[str], None] = print
+    url: str | None = None, jobs: int = 2_000, seconds: float = 10.0, report: Callable[[str], None] = print
 ) -> list[Measure]:
     """How late jobs start that are due over some seconds, and what waiting for a single one costs."""
     app = Penstock("bench-" + secrets.token_hex(4), url=url)
@@ -42,8 +42,8 @@ async def run(
             await all_started.wait()
             commands = await _commands_while_waiting(app)
         late = [started[i] * 1_000 - instant(moment) for i, moment in enumerate(moments)]
-        say(f"{jobs:,} jobs due over {seconds:g} s: {sum(one < 0 for one in late)} early")
-        say(f"audit: {await audit(app.client.engine) or 'clean'}")
+        report(f"{jobs:,} jobs due over {seconds:g} s: {sum(one < 0 for one in late)} early")
+        report(f"audit: {await audit(app.client.engine) or 'clean'}")
         await (await app.client.endpoint.client()).delete(*app.client.engine.all_keys())
     return [
         Measure("lateness p50", _quantile(late, 50), "ms", _quantile(bare, 50)),

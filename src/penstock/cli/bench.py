@@ -8,22 +8,25 @@ from functools import partial
 
 import click
 
+from penstock.cli.options import output_option
+
 
 @click.command
 @click.option("--url", help="The server; else $PENSTOCK_URL, else the embedded one.")
 @click.option("-n", "--jobs", default=20_000, show_default=True, type=click.IntRange(1_000), help="How many jobs.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def bench(url: str | None, jobs: int, output: str) -> None:
     """Measure this machine, beside a bare loop on the same server.
 
     Figures of one run compare with each other; alone they say little. Everything it stores is removed afterwards.
     """
-    # By name: beside each other, the command line and the benchmark do not know each other.
-    module = importlib.import_module("penstock.bench")
+    # Imported by name: the command line and the benchmark are in one layer and may not import each other.
+    throughput = importlib.import_module("penstock.bench")
     lateness = importlib.import_module("penstock.bench.lateness")
-    say = partial(click.echo, err=True)
-    found, late = asyncio.run(module.run(url, jobs, say)), asyncio.run(lateness.run(url, say=say))
+    report = partial(click.echo, err=True)
+    rates = asyncio.run(throughput.run(url, jobs, report))
+    delays = asyncio.run(lateness.run(url, report=report))
     if output == "json":
-        click.echo(json.dumps([asdict(one) for one in (*found, *late)]))
+        click.echo(json.dumps([asdict(measure) for measure in (*rates, *delays)]))
     else:
-        click.echo(f"{module.table(found)}\n\n{lateness.table(late)}")
+        click.echo(f"{throughput.table(rates)}\n\n{lateness.table(delays)}")

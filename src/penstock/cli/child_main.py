@@ -21,8 +21,8 @@ import click
 from msgspec.structs import astuple
 
 from penstock.app import Penstock
-from penstock.cli.exit_codes import Failure, code_of
-from penstock.cli.logs import talk
+from penstock.cli.exit_codes import CliError, code_of
+from penstock.cli.logs import configure_logging
 from penstock.cli.target import Target
 from penstock.engine import scripts
 from penstock.errors import PenstockError
@@ -71,7 +71,7 @@ def main() -> None:
     sock = socket.socket(fileno=setup.socket)
     orders = Orders(threading.Event(), [])
     ipc.listen(sock, orders.heard, die)
-    talk(setup.level, setup.form)
+    configure_logging(setup.level, setup.form)
     app, worker, notes = _prepare(setup, sock)
     orders.go.wait()
     code = 0
@@ -121,7 +121,7 @@ def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, 
         )
         worker.quota = setup.max_jobs or worker.quota
         hello = _hello(app, concurrency, setup)
-    except (PenstockError, Failure) as error:
+    except (PenstockError, CliError) as error:
         click.echo(f"Error: {error}", err=True)
         ipc.send(sock, "failed", str(error))
         os._exit(code_of(error))

@@ -1,4 +1,4 @@
-"""`penstock completion`: what makes a shell complete commands."""
+"""`penstock completion`: the script that makes a shell complete commands."""
 
 import os
 from pathlib import Path
@@ -25,8 +25,8 @@ def completion(shell: str | None) -> None:
     Without a name it is for the one in $SHELL.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
-    found = get_completion_class(name)
-    if found is None:
+    completion_class = get_completion_class(name)
+    if completion_class is None:
         raise click.UsageError(f"name the shell: one of {', '.join(_SHELLS)}")
     context = click.get_current_context()
-    click.echo(found(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    click.echo(completion_class(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source())

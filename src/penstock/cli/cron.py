@@ -1,4 +1,4 @@
-"""`penstock cron`: what runs when."""
+"""`penstock cron`: list, run, pause and resume schedules."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -9,9 +9,9 @@ import msgspec
 
 from penstock.api.schedule import Schedule, ScheduleStatus, in_zone, status_of
 from penstock.cli.help import Group, examples
-from penstock.cli.options import full_name, targeted
+from penstock.cli.options import full_name, with_target
 from penstock.cli.output import Printer, Row, ago, print_table
-from penstock.cli.target import Target, run
+from penstock.cli.target import Target
 from penstock.client.client import Client
 from penstock.errors import ScheduleNotFound
 from penstock.model.options import guess
@@ -33,26 +33,26 @@ def cron() -> None:
     )
 )
 @click.option("-v", "--verbose", is_flag=True, help="With options, the next times and the last ticks.")
-@targeted
+@with_target
 def ls(target: Target, printer: Printer, *, verbose: bool) -> None:
     """List all schedules: when they run next, in words, and what they did.
 
     One that is orphaned was in the code, but in no live worker's any more: it makes no jobs.
     """
-    found, workers = run(target.open_hub(), _all)
+    schedules, workers = target.run(_read_all)
     if printer.is_json:
-        printer.listing([_row(one) for one in found], ())
+        printer.print_rows([_row(schedule) for schedule in schedules], ())
         return
-    if not found:
+    if not schedules:
         click.echo("no schedules yet: @app.cron and @app.every make them when a worker starts", err=True)
         return
     columns = ("schedule", "state", "task", "when", "next", "made", "skipped", "last")
-    print_table(columns, [_line(one) for one in found])
+    print_table(columns, [_cells(schedule) for schedule in schedules])
     if not workers:
         click.echo("no live workers: nobody makes these jobs until one is started (penstock worker)", err=True)
     if verbose:
-        for one in found:
-            _print_details(one)
+        for schedule in schedules:
+            _print_details(schedule)
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -60,100 +60,109 @@ _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 @cron.command(name="run", epilog=examples("penstock cron run shop.tasks:report"))
 @_ids
-@targeted
+@with_target
 def run_(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     """Make a job of these schedules now, whatever their times; prints its id."""
 
-    async def one(found: Schedule) -> Row:
-        job = await found.run()
-        return {"schedule": found.id, "job": job.id, "queued": not job.created}
+    async def run_now(schedule: Schedule) -> Row:
+        job = await schedule.run()
+        return {"schedule": schedule.id, "job": job.id, "queued": not job.created}
 
-    _each(target, printer, ids, one, lambda row: click.echo(row["job"]))
+    _for_each(target, printer, ids, run_now, lambda row: click.echo(row["job"]))
 
 
 @cron.command(epilog=examples("penstock cron pause shop.tasks:report"))
 @_ids
-@targeted
+@with_target
 def pause(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     """Have these schedules make no jobs; those that were made go on."""
 
-    async def one(found: Schedule) -> Row:
-        return {"schedule": found.id, "state": "paused", "changed": await found.pause()}
+    async def pause_one(schedule: Schedule) -> Row:
+        return {"schedule": schedule.id, "state": "paused", "changed": await schedule.pause()}
 
-    _each(target, printer, ids, one, _print_state)
+    _for_each(target, printer, ids, pause_one, _print_state)
 
 
 @cron.command(epilog=examples("penstock cron resume shop.tasks:report"))
 @_ids
-@targeted
+@with_target
 def resume(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     """Let paused schedules go on with their next tick from now."""
 
-    async def one(found: Schedule) -> Row:
-        changed = await found.resume()
-        return {"schedule": found.id, "state": (await found.status()).state, "changed": changed}
+    async def resume_one(schedule: Schedule) -> Row:
+        changed = await schedule.resume()
+        return {"schedule": schedule.id, "state": (await schedule.status()).state, "changed": changed}
 
-    _each(target, printer, ids, one, _print_state)
+    _for_each(target, printer, ids, resume_one, _print_state)
 
 
-def _each(
+def _for_each(
     target: Target,
     printer: Printer,
     ids: tuple[str, ...],
-    one: Callable[[Schedule], Awaitable[Row]],
+    action: Callable[[Schedule], Awaitable[Row]],
     show: Callable[[Row], None],
 ) -> None:
-    """All ids are looked up before the first one is changed."""
+    """Look up all ids before the first schedule is changed."""
 
     async def work(client: Client) -> list[Row]:
-        found = [await _named(client, schedule) for schedule in ids]
-        return [await one(schedule) for schedule in found]
+        schedules = [await _find(client, schedule) for schedule in ids]
+        return [await action(schedule) for schedule in schedules]
 
-    printer.answers(run(target.open_hub(), work), show)
+    printer.print_results(target.run(work), show)
 
 
-async def _named(client: Client, name: str) -> Schedule:
-    """By its id, else by the part after the last colon, as tasks are."""
+async def _find(client: Client, name: str) -> Schedule:
+    """The schedule of this id, else the only one whose id ends in it after the last colon."""
     exact = Schedule(client, name)
     if await client.views.cron(exact.id) is not None:
         return exact
-    known = [one.id async for one in client.views.crons()]
+    known = [record.id async for record in client.views.crons()]
     if (full := full_name(name, known)) != name:
         return Schedule(client, full)
     raise ScheduleNotFound(f"no schedule {name!r} is known here;{guess(name, known)} `penstock cron ls` lists them")
 
 
-async def _all(client: Client) -> tuple[list[ScheduleStatus], int]:
-    """All schedules, and how many live workers there are to run them."""
+async def _read_all(client: Client) -> tuple[list[ScheduleStatus], int]:
+    """All schedules by their ids, and the number of live workers."""
     now = await client.views.now()
-    found = sorted([status_of(one, now) async for one in client.views.crons()], key=lambda one: one.id)
-    return found, len(await client.views.workers())
+    schedules = [status_of(record, now) async for record in client.views.crons()]
+    return sorted(schedules, key=lambda schedule: schedule.id), len(await client.views.workers())
 
 
-def _row(one: ScheduleStatus) -> Row:
-    row: dict[str, Any] = msgspec.to_builtins(one, builtin_types=(datetime,))
-    return row | {"next_in_words": _next(one)}
+def _row(schedule: ScheduleStatus) -> Row:
+    row: dict[str, Any] = msgspec.to_builtins(schedule, builtin_types=(datetime,))
+    return row | {"next_in_words": _next(schedule)}
 
 
-def _line(one: ScheduleStatus) -> tuple[Any, ...]:
-    last = one.history[-1] if one.history else None
-    told = f"{last.outcome} {ago(last.at)}" if last else None
-    return one.id, one.state, one.task, one.words, _next(one), one.made, one.skipped, told
+def _cells(schedule: ScheduleStatus) -> tuple[Any, ...]:
+    last = schedule.history[-1] if schedule.history else None
+    return (
+        schedule.id,
+        schedule.state,
+        schedule.task,
+        schedule.words,
+        _next(schedule),
+        schedule.made,
+        schedule.skipped,
+        f"{last.outcome} {ago(last.at)}" if last else None,
+    )
 
 
-def _next(one: ScheduleStatus) -> str | None:
+def _next(schedule: ScheduleStatus) -> str | None:
     """Such as: in 3 h, Tue 17 Nov 2026 03:00:00 CET."""
-    return None if one.next is None else f"{ago(one.next)}, {in_zone(one.next, one.tz)}"
+    return None if schedule.next is None else f"{ago(schedule.next)}, {in_zone(schedule.next, schedule.tz)}"
 
 
-def _print_details(one: ScheduleStatus) -> None:
-    click.secho(f"\n{one.id}", bold=True)
-    jitter = f", jitter {one.jitter:g} s" if one.jitter else ""
-    click.echo(f"  from {one.source}; catch up {one.catch_up}, overlap {one.overlap}{jitter}; {one.waiting} waiting")
-    for at in one.upcoming:
-        click.echo(f"  then  {in_zone(at, one.tz)}")
-    for tick in one.history:
-        click.echo(f"  {tick.outcome:<8} {in_zone(tick.nominal, one.tz)}  {tick.job}")
+def _print_details(schedule: ScheduleStatus) -> None:
+    click.secho(f"\n{schedule.id}", bold=True)
+    jitter = f", jitter {schedule.jitter:g} s" if schedule.jitter else ""
+    policy = f"catch up {schedule.catch_up}, overlap {schedule.overlap}{jitter}"
+    click.echo(f"  from {schedule.source}; {policy}; {schedule.waiting} waiting")
+    for at in schedule.upcoming:
+        click.echo(f"  then  {in_zone(at, schedule.tz)}")
+    for tick in schedule.history:
+        click.echo(f"  {tick.outcome:<8} {in_zone(tick.nominal, schedule.tz)}  {tick.job}")
 
 
 def _print_state(row: Row) -> None:

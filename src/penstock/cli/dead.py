@@ -1,4 +1,4 @@
-"""`penstock dead`: jobs that died, by what they died of."""
+"""`penstock dead`: dead jobs grouped by error; retry, discard and purge them."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,18 +12,27 @@ from penstock.api.retry_edit import retry_edited
 from penstock.api.selection import Choice, Selection, choose
 from penstock.app import Penstock
 from penstock.cli.enqueue import arguments_of
-from penstock.cli.exit_codes import Exit, Failure
-from penstock.cli.filters import all_of_them, ask_about, confirm, dry_run, filtered, say_rest, steer, yes
+from penstock.cli.exit_codes import CliError, Exit
+from penstock.cli.filters import (
+    all_option,
+    confirm,
+    dry_run_option,
+    question_about,
+    report_left,
+    run_on_matching,
+    with_filter,
+    yes_option,
+)
 from penstock.cli.help import Group, examples
-from penstock.cli.job_lists import list_jobs
-from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_json, print_table
+from penstock.cli.job_lists import print_jobs
+from penstock.cli.options import with_target
+from penstock.cli.output import Printer, Row, clean, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
 from penstock.engine.read.dead_groups import MOST, DeadGroup, DeadGroups
 from penstock.errors import JobNotFound, PenstockError
 
-_STAY = ("stays, for its batch has not ended", "stay, for their batches have not ended")
+_BATCH_NOT_ENDED = ("stays, for its batch has not ended", "stay, for their batches have not ended")
 _COLUMNS = ("group", "count", "first", "last", "task", "error")
 
 
@@ -39,11 +48,11 @@ def dead() -> None:
         "penstock dead ls -o json | jq '.[0].group'",
     )
 )
-@filtered("state")
+@with_filter("state")
 @click.option("--jobs", is_flag=True, help="The jobs themselves, the last first.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="So many at most.")
 @click.option("--cursor", default="", help="With --jobs: go on where another listing ended.")
-@targeted
+@with_target
 def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, cursor: str, *, jobs: bool) -> None:
     """List the errors that jobs died of: how many, first and last seen.
 
@@ -51,39 +60,39 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     your own code are.
     """
     if jobs:
-        list_jobs(target, printer, _dead(choice), limit, cursor)
+        print_jobs(target, printer, _dead(choice), limit, cursor)
         return
-    found = run(target.open_hub(), lambda client: _groups(client, choice))
+    groups = target.run(lambda client: _groups(client, choice))
     if printer.is_json:
-        print_json([_row(one) for one in found[:limit]])
-    elif not found:
+        print_json([_row(group) for group in groups[:limit]])
+    elif not groups:
         click.echo("no dead jobs", err=True)
     else:
-        print_table(_COLUMNS, [_line(one) for one in found[:limit]])
-        if len(found) > limit:
-            more = "or more " if len(found) == MOST else ""
-            click.echo(f"{counted(len(found) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
+        print_table(_COLUMNS, [_cells(group) for group in groups[:limit]])
+        if len(groups) > limit:
+            more = "or more " if len(groups) == MOST else ""
+            click.echo(f"{plural(len(groups) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
 
 
 @dead.command(epilog=examples("penstock dead show 3f2a91c07b5e", "penstock dead show GMhDvFiI8U01"))
-@click.argument("what", metavar="GROUP|ID")
-@targeted
-def show(target: Target, printer: Printer, what: str) -> None:
+@click.argument("name", metavar="GROUP|ID")
+@with_target
+def show(target: Target, printer: Printer, name: str) -> None:
     """Show a group, or the error of one job, with the last traceback."""
 
-    async def work(client: Client) -> Row:
-        groups = {one.group: one for one in await DeadGroups(client.engine).groups()}
-        group = groups.get(what)
-        status = await _status(client, group.sample if group else what)
+    async def read(client: Client) -> Row:
+        groups = {group.group: group for group in await DeadGroups(client.engine).groups()}
+        group = groups.get(name)
+        status = await _status(client, group.sample if group else name)
         if status.state != "dead":
             raise PenstockError(f"job {status.id} is {status.state}, not dead")
         job: dict[str, Any] = msgspec.to_builtins(status, builtin_types=(datetime,))
         return {"group": _row(group) if group else None, "job": job}
 
-    printer.answers([run(target.open_hub(), work)], _print_dead)
+    printer.print_results([target.run(read)], _print_dead)
 
 
-_some = click.argument("what", metavar="[GROUP|ID...]", nargs=-1)
+_names = click.argument("names", metavar="[GROUP|ID...]", nargs=-1)
 
 
 @dead.command(
@@ -94,16 +103,16 @@ _some = click.argument("what", metavar="[GROUP|ID...]", nargs=-1)
         "penstock dead retry --queue mail --error Timeout --dry-run",
     )
 )
-@_some
-@filtered("state")
-@all_of_them
+@_names
+@with_filter("state")
+@all_option
 @click.option("--args", "arguments", metavar="JSON", help="Other arguments, for one job: an object or an array.")
-@dry_run
-@targeted
+@dry_run_option
+@with_target
 def retry(
     target: Target,
     printer: Printer,
-    what: tuple[str, ...],
+    names: tuple[str, ...],
     choice: Choice | None,
     arguments: str | None,
     *,
@@ -114,57 +123,57 @@ def retry(
 
     Other arguments are checked against the task if its app is there; with --namespace alone they are taken by name.
     """
-    _check_named(what, choice, everything=everything, all_of_them="--all")
+    _check_selection(names, choice, everything=everything, all_hint="--all")
     client, app = target.open()
     if arguments is not None:
-        _retry_edited(client, app, printer, what, arguments)
-    elif what:
-        _each(client, printer, what, "retried", dry=dry_run)
+        _retry_edited(client, app, printer, names, arguments)
+    elif names:
+        _for_each(client, printer, names, "retried", dry_run=dry_run)
     else:
-        steer(client, printer, _dead(choice), lambda found, told: found.retry(told), "retried", dry=dry_run)
+        run_on_matching(client, printer, _dead(choice), Selection.retry, "retried", dry_run=dry_run)
 
 
 @dead.command(
     epilog=examples("penstock dead discard 3f2a91c07b5e --yes", "penstock dead discard --older-than 30d --dry-run")
 )
-@_some
-@filtered("state")
-@dry_run
-@yes
-@targeted
+@_names
+@with_filter("state")
+@dry_run_option
+@yes_option
+@with_target
 def discard(
-    target: Target, printer: Printer, what: tuple[str, ...], choice: Choice | None, *, dry_run: bool, yes: bool
+    target: Target, printer: Printer, names: tuple[str, ...], choice: Choice | None, *, dry_run: bool, yes: bool
 ) -> None:
     """Forget dead jobs, but for their ids: by id, by group, or by filter."""
-    _check_named(what, choice, everything=False, all_of_them="penstock dead purge")
-    client = target.open_hub()
-    if what:
-        _each(client, printer, what, "discarded", dry=dry_run, question="Discard {them}?", sure=yes)
+    _check_selection(names, choice, everything=False, all_hint="penstock dead purge")
+    client = target.open_client()
+    if names:
+        _for_each(client, printer, names, "discarded", dry_run=dry_run, question="Discard {them}?", yes=yes)
     else:
-        _discard_all(client, printer, choice, dry=dry_run, sure=yes)
+        _discard_matching(client, printer, choice, dry_run=dry_run, yes=yes)
 
 
 @dead.command(epilog=examples("penstock dead purge --yes", "penstock dead purge --queue mail --yes"))
-@filtered("state")
-@dry_run
-@yes
-@targeted
+@with_filter("state")
+@dry_run_option
+@yes_option
+@with_target
 def purge(target: Target, printer: Printer, choice: Choice | None, *, dry_run: bool, yes: bool) -> None:
     """Forget all dead jobs, or all that a filter fits."""
-    _discard_all(target.open_hub(), printer, choice, dry=dry_run, sure=yes)
+    _discard_matching(target.open_client(), printer, choice, dry_run=dry_run, yes=yes)
 
 
-def _discard_all(client: Client, printer: Printer, choice: Choice | None, *, dry: bool, sure: bool) -> None:
-    steer(
+def _discard_matching(client: Client, printer: Printer, choice: Choice | None, *, dry_run: bool, yes: bool) -> None:
+    run_on_matching(
         client,
         printer,
         _dead(choice),
-        lambda found, told: found.discard(told),
+        Selection.discard,
         "discarded",
-        dry=dry,
+        dry_run=dry_run,
         question="Discard {them}? Arguments and errors are lost.",
-        sure=sure,
-        rest=_STAY,
+        yes=yes,
+        why_left=_BATCH_NOT_ENDED,
     )
 
 
@@ -172,95 +181,98 @@ def _dead(choice: Choice | None) -> Choice:
     return (choice or choose())._replace(state="dead")
 
 
-def _check_named(what: Sequence[str], choice: Choice | None, *, everything: bool, all_of_them: str) -> None:
-    if bool(what) + (choice is not None) + everything != 1:
-        raise Failure(f"say which: groups or ids, or a filter such as --queue, or {all_of_them}", Exit.USAGE)
+def _check_selection(names: Sequence[str], choice: Choice | None, *, everything: bool, all_hint: str) -> None:
+    if bool(names) + (choice is not None) + everything != 1:
+        raise CliError(f"say which: groups or ids, or a filter such as --queue, or {all_hint}", Exit.USAGE)
 
 
 async def _groups(client: Client, choice: Choice | None) -> list[DeadGroup]:
-    wanted = None if choice is None else choice.filter(await client.views.now(), "dead")
-    return await DeadGroups(client.engine).groups(wanted)
+    job_filter = None if choice is None else choice.filter(await client.views.now(), "dead")
+    return await DeadGroups(client.engine).groups(job_filter)
 
 
-def _each(
+def _for_each(
     client: Client,
     printer: Printer,
-    what: Sequence[str],
-    word: str,
+    names: Sequence[str],
+    verb: str,
     *,
-    dry: bool,
+    dry_run: bool,
     question: str | None = None,
-    sure: bool = True,
+    yes: bool = True,
 ) -> None:
-    """Groups and ids that were named; one that is not known is an error before anything is changed."""
+    """Retry or discard these groups and ids; an unknown one is an error before anything is changed."""
 
     async def count(client: Client) -> list[Row]:
-        return [await _named(client, one) for one in what]
+        return [await _match(client, name) for name in names]
 
-    rows = run(client, count)
-    number = sum(int(row["matched"]) for row in rows)
-    if question and not dry:
-        confirm(ask_about(number, question), sure=sure)
+    matches = run(client, count)
+    number = sum(int(row["matched"]) for row in matches)
+    if question and not dry_run:
+        confirm(question_about(number, question), yes=yes)
 
-    async def work(client: Client) -> list[Row]:
-        return [{**row, word: 0 if dry else await _act(client, row, word)} for row in rows]
+    async def change(client: Client) -> list[Row]:
+        return [{**row, verb: 0 if dry_run else await _change(client, row, verb)} for row in matches]
 
-    found = run(client, work)
-    printer.answers(found, lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[word]} {word}"))
-    if question and not dry:
-        say_rest(number - sum(int(row[word]) for row in found), _STAY)
+    rows = run(client, change)
+    printer.print_results(rows, lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[verb]} {verb}"))
+    if question and not dry_run:
+        report_left(number - sum(int(row[verb]) for row in rows), _BATCH_NOT_ENDED)
 
 
-async def _named(client: Client, what: str) -> Row:
-    number = await Selection(lambda: client, choose(group=what)).count()
+async def _match(client: Client, name: str) -> Row:
+    """Whether the name is a group or a job, and how many dead jobs that are."""
+    number = await Selection(lambda: client, choose(group=name)).count()
     if number:
-        return {"what": what, "kind": "group", "matched": number}
-    status = await _status(client, what)
+        return {"what": name, "kind": "group", "matched": number}
+    status = await _status(client, name)
     if status.state != "dead":
-        raise PenstockError(f"job {what} is {status.state}, not dead")
-    return {"what": what, "kind": "job", "matched": 1}
+        raise PenstockError(f"job {name} is {status.state}, not dead")
+    return {"what": name, "kind": "job", "matched": 1}
 
 
-async def _status(client: Client, what: str) -> JobStatus:
-    """Of a job whose id may have been meant to be a group."""
+async def _status(client: Client, name: str) -> JobStatus:
+    """The job of this id; the error says that the name is no group either."""
     try:
-        return await any_job(client, what).status()
+        return await any_job(client, name).status()
     except JobNotFound:
-        text = f"no group of dead jobs and no job {what!r} is known here; `penstock dead ls` lists the groups"
+        text = f"no group of dead jobs and no job {name!r} is known here; `penstock dead ls` lists the groups"
         raise JobNotFound(text) from None
 
 
-async def _act(client: Client, row: Row, word: str) -> int:
+async def _change(client: Client, row: Row, verb: str) -> int:
     if row["kind"] == "group":
         group = Selection(lambda: client, choose(group=row["what"], state="dead"))
-        return await (group.retry() if word == "retried" else group.discard())
-    if word == "retried":
+        return await (group.retry() if verb == "retried" else group.discard())
+    if verb == "retried":
         check_revived((await client.engine.revive([row["what"]]))[0], row["what"])
         return 1
     check_discarded((await client.engine.discard([row["what"]]))[0], row["what"])
     return 1
 
 
-def _retry_edited(client: Client, app: Penstock | None, printer: Printer, what: Sequence[str], text: str) -> None:
-    if len(what) != 1:
-        raise Failure("--args is for one job, named by its id", Exit.USAGE)
+def _retry_edited(client: Client, app: Penstock | None, printer: Printer, names: Sequence[str], text: str) -> None:
+    if len(names) != 1:
+        raise CliError("--args is for one job, named by its id", Exit.USAGE)
     args, kwargs = arguments_of(text, "--args")
 
-    async def work(client: Client) -> Row:
-        await retry_edited(client, app.tasks if app else {}, what[0], kwargs or args)
-        return {"what": what[0], "kind": "job", "matched": 1, "retried": 1}
+    async def retry_one(client: Client) -> Row:
+        await retry_edited(client, app.tasks if app else {}, names[0], kwargs or args)
+        return {"what": names[0], "kind": "job", "matched": 1, "retried": 1}
 
-    printer.answers([run(client, work)], lambda row: click.echo(f"{row['what']}  retried with other arguments"))
-
-
-def _row(one: DeadGroup) -> Row:
-    row: dict[str, Any] = msgspec.to_builtins(one)
-    return row | {"first": moment(one.first), "last": moment(one.last)}
+    printer.print_results(
+        [run(client, retry_one)], lambda row: click.echo(f"{row['what']}  retried with other arguments")
+    )
 
 
-def _line(one: DeadGroup) -> list[Any]:
-    error = ": ".join(filter(None, (one.type, one.message))) or one.reason
-    return [one.group, one.count, moment(one.first), moment(one.last), one.task, error[:100]]
+def _row(group: DeadGroup) -> Row:
+    row: dict[str, Any] = msgspec.to_builtins(group)
+    return row | {"first": moment(group.first), "last": moment(group.last)}
+
+
+def _cells(group: DeadGroup) -> list[Any]:
+    error = ": ".join(filter(None, (group.type, group.message))) or group.reason
+    return [group.group, group.count, moment(group.first), moment(group.last), group.task, error[:100]]
 
 
 def _print_dead(row: Row) -> None:

@@ -12,5 +12,5 @@ def demo() -> None:
     It starts an embedded server in a temporary directory, shows what happens to jobs when all goes well and when it
     does not, and removes everything afterwards.
     """
-    # By name: beside each other, the command line and the demo do not know each other.
+    # Imported by name: the command line and the demo are in one layer and may not import each other.
     click.get_current_context().exit(importlib.import_module("penstock.demo.run").main())

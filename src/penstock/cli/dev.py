@@ -1,4 +1,4 @@
-"""`penstock dev`: all that a program needs while it is being written, in one terminal."""
+"""`penstock dev`: a reloading worker and the HTTP service in one terminal."""
 
 import contextlib
 import importlib.util
@@ -12,12 +12,12 @@ import click
 
 from penstock.cli.exit_codes import Exit
 from penstock.cli.help import examples
-from penstock.cli.options import targeted
+from penstock.cli.options import with_target
 from penstock.cli.output import Printer
 from penstock.cli.target import Target
 
-_LOOK: Final = 0.1  #: seconds between two looks at the processes
-_GRACE: Final = 30.0  #: seconds that they get to end
+_POLL_INTERVAL: Final = 0.1  #: seconds between two checks of the processes
+_STOP_TIMEOUT: Final = 30.0  #: seconds until a process is killed
 
 
 @click.command(epilog=examples("penstock dev shop.tasks:app", "penstock dev -c 10 --port 9000"))
@@ -25,7 +25,7 @@ _GRACE: Final = 30.0  #: seconds that they get to end
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), help="Jobs at once.")
 @click.option("-q", "--queues", metavar="NAMES", help="Queues, in strict order, or weighted: mail:5,default:1.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Of HTTP; 0: any.")
-@targeted
+@with_target
 def dev(
     target: Target, printer: Printer, path: str | None, concurrency: int | None, queues: str | None, port: int
 ) -> None:
@@ -34,43 +34,45 @@ def dev(
     They are on the embedded server, unless the app, --url or $PENSTOCK_URL names another. When one of the two ends, so
     does the other.
     """
-    common = _given("--url", target.url) + _given("--namespace", target.namespace) + ["-o", printer.form]
+    common = _option("--url", target.url) + _option("--namespace", target.namespace) + ["-o", printer.format]
     app = path or target.app
-    named = [app] if app else []
-    options = _given("--concurrency", concurrency) + _given("--queues", queues)
-    reload = ["--reload"] if importlib.util.find_spec("watchfiles") else []
-    if not reload:
+    app_argument = [app] if app else []
+    worker_options = _option("--concurrency", concurrency) + _option("--queues", queues)
+    if importlib.util.find_spec("watchfiles"):
+        worker_options.append("--reload")
+    else:
         click.echo("changed code is not loaded again: pip install watchfiles", err=True)
-    commands = (["worker", *named, *options, *reload, *common], ["serve", *named, "--port", str(port), *common])
-    code = _run([[sys.executable, "-m", "penstock.cli", *command] for command in commands])
+    worker = ["worker", *app_argument, *worker_options, *common]
+    serve = ["serve", *app_argument, "--port", str(port), *common]
+    code = _run([[sys.executable, "-m", "penstock.cli", *command] for command in (worker, serve)])
     raise click.exceptions.Exit(code)
 
 
-def _given(option: str, value: object) -> list[str]:
-    return [] if value is None else [option, str(value)]
+def _option(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
 
 
 def _run(commands: list[list[str]]) -> int:
-    """Until a signal comes or one of them ends; the code of the one that failed first."""
-    # Each in a group of its own: Ctrl-C comes here alone, for a worker takes a second signal for impatience.
+    """Run the commands until a signal comes or one of them ends; the exit code of the one that failed first."""
+    # A process group for each: otherwise Ctrl-C reaches a worker twice, and the second signal stops it at once.
     processes = [subprocess.Popen(command, process_group=0) for command in commands]  # noqa: S603  (our own)
     stop = threading.Event()
 
-    def told(*_: object) -> None:
+    def on_signal(*_: object) -> None:
         if stop.is_set():
             _terminate(processes)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
-    while not stop.wait(_LOOK) and all(process.poll() is None for process in processes):
+        signal.signal(number, on_signal)
+    while not stop.wait(_POLL_INTERVAL) and all(process.poll() is None for process in processes):
         pass
     failed = [process.returncode for process in processes if process.poll()]
     stop.set()
     _terminate(processes)
     for process in processes:
         try:
-            process.wait(_GRACE)
+            process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
     return failed[0] if failed and failed[0] > 0 else Exit.FAILED if failed else Exit.OK

@@ -6,16 +6,16 @@ from typing import Final
 
 import click
 
-from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.help import examples
-from penstock.cli.options import targeted
+from penstock.cli.options import with_target
 from penstock.cli.output import Printer, print_fields, print_json
 from penstock.cli.target import Target
 from penstock.model.settings import load
 from penstock.server.embedded.server import EmbeddedServer
 from penstock.server.urls import parse
 
-_LOOK: Final = 2.0  #: seconds until it is made sure again that the server runs
+_CHECK_INTERVAL: Final = 2.0  #: seconds between two checks that the server runs
 
 
 @click.command(
@@ -25,7 +25,7 @@ _LOOK: Final = 2.0  #: seconds until it is made sure again that the server runs
         "penstock engine -o json | jq -r .url",
     )
 )
-@targeted
+@with_target
 def engine(target: Target, printer: Printer) -> None:
     """Keep the embedded server running until told to stop.
 
@@ -34,14 +34,14 @@ def engine(target: Target, printer: Printer) -> None:
     """
     parsed = parse(target.url or load({}).url)
     if parsed.kind != "embedded":
-        raise Failure("another server is named by --url or $PENSTOCK_URL: use --url embedded://", Exit.USAGE)
+        raise CliError("another server is named by --url or $PENSTOCK_URL: use --url embedded://", Exit.USAGE)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     server = EmbeddedServer(parsed.path)
     try:
         _print(printer, {"data": str(parsed.path), "url": f"unix://{server.ensure()}"})
-        while not stop.wait(_LOOK):
+        while not stop.wait(_CHECK_INTERVAL):
             server.ensure()
     finally:
         server.release()

@@ -1,4 +1,4 @@
-"""`penstock enqueue`: one job from the shell."""
+"""`penstock enqueue`: send one job, and wait for its result if asked to."""
 
 import sys
 from contextlib import suppress
@@ -9,10 +9,9 @@ import click
 import msgspec
 
 from penstock.api.task import Task
-from penstock.app import Penstock
-from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.help import examples
-from penstock.cli.options import duration, full_name, targeted
+from penstock.cli.options import duration, full_name, with_target
 from penstock.cli.output import Printer, print_json
 from penstock.cli.target import Target, run
 from penstock.cli.workers import serves
@@ -21,19 +20,19 @@ from penstock.engine.answers import EnqueueAnswer
 from penstock.errors import JobCancelled, JobFailed, ResultExpired, Unavailable
 from penstock.model.options import guess
 
-_NEVER = object()  #: a result that is not there
+_NO_RESULT = object()
 
 
 def moment(text: str) -> datetime:
-    """A time with its zone."""
+    """A time with its time zone."""
     try:
-        found = datetime.fromisoformat(text)
+        value = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(f"{text!r}: use a time with its zone, such as 2030-01-31T08:00+01:00") from None
-    if found.tzinfo is None:
-        whole = found.isoformat(timespec="minutes")
-        raise click.BadParameter(f"{text!r} has no time zone: add Z or an offset such as +02:00, as in {whole}Z")
-    return found
+    if value.tzinfo is None:
+        example = value.isoformat(timespec="minutes") + "Z"
+        raise click.BadParameter(f"{text!r} has no time zone: add Z or an offset such as +02:00, as in {example}")
+    return value
 
 
 @click.command(
@@ -59,7 +58,7 @@ def moment(text: str) -> datetime:
 @click.option("--unique", metavar="KEY", help="Not if an unfinished job has this key.")
 @click.option("--unique-args", is_flag=True, help="Not if an unfinished job has the same task and arguments.")
 @click.option("--tag", "tags", multiple=True, help="A tag; several if given several times.")
-@targeted
+@with_target
 def enqueue(
     target: Target,
     printer: Printer,
@@ -81,97 +80,94 @@ def enqueue(
     """
     app = target.open_app()
     args, kwargs = arguments_of(arguments)
-    chosen = options | {"id": id_, "timeout": run_timeout, "unique": options["unique"] or unique_args or None}
-    found = _find(app, task).using(**{name: value for name, value in chosen.items() if value not in (None, ())})
-    call = found.call(*args, **kwargs)
+    options |= {"id": id_, "timeout": run_timeout, "unique": options["unique"] or unique_args or None}
+    used = {name: value for name, value in options.items() if value not in (None, ())}
+    configured = app.find_task(full_name(task, app.tasks)).using(**used)
+    job = configured.call(*args, **kwargs).job
 
-    async def work(client: Client) -> None:
-        placed = await client.producer.enqueue(call.job)
+    async def send(client: Client) -> None:
+        answer = await client.producer.enqueue(job)
         if wait:
-            await _say_unserved(client, placed, call.job.header.queue, printer)
-            await _wait(found, placed, timeout, printer)
+            await _warn_if_unserved(client, answer, job.header.queue, printer)
+            await _wait(configured, answer, timeout, printer)
         else:
-            _show(placed, printer)
-            await _say_unserved(client, placed, call.job.header.queue, printer)
+            _print_job(answer, printer)
+            await _warn_if_unserved(client, answer, job.header.queue, printer)
 
-    run(app.client, work)
-
-
-def _find(app: Penstock, name: str) -> Task[..., Any, Any]:
-    return app.find_task(full_name(name, app.tasks))
+    run(app.client, send)
 
 
 def arguments_of(text: str, hint: str = "JSON") -> tuple[list[Any], dict[str, Any]]:
-    """By position and by name, from an array or an object; - reads stdin."""
+    """Positional and named arguments, from an array or an object; - reads stdin."""
     try:
-        found = msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text)
+        arguments = msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text)
     except msgspec.DecodeError as error:
         raise click.BadParameter(f"{error}: {text[:80]!r}", param_hint=hint) from None
-    match found:
+    match arguments:
         case dict():
-            return [], found
+            return [], arguments
         case list():
-            return found, {}
+            return arguments, {}
     raise click.BadParameter('use an object, {"user": 7}, or an array, [7]', param_hint=hint)
 
 
-def _show(placed: EnqueueAnswer, printer: Printer) -> None:
+def _print_job(answer: EnqueueAnswer, printer: Printer) -> None:
     if printer.is_json:
-        print_json(_answer(placed, placed.state))
+        print_json(_as_json(answer, answer.state))
     else:
-        _mention(placed)
-        click.echo(placed.id)
+        _note_existing(answer)
+        click.echo(answer.id)
 
 
-async def _say_unserved(client: Client, placed: EnqueueAnswer, queue: str, printer: Printer) -> None:
-    """Tell a person that nobody would run a new job as things are; it is stored, so no failure here is one."""
-    if printer.is_json or placed.word != "created":
+async def _warn_if_unserved(client: Client, answer: EnqueueAnswer, queue: str, printer: Printer) -> None:
+    """Say that no live worker serves the queue. The job is stored, so an error of this check is ignored."""
+    if printer.is_json or answer.word != "created":
         return
     with suppress(Unavailable):
-        nodes = await client.views.workers()
-        if not any(serves(node, queue) for node in nodes):
-            meant = guess(queue, {name for node in nodes for name in node.queues})
+        workers = await client.views.workers()
+        if not any(serves(worker, queue) for worker in workers):
+            hint = guess(queue, {name for worker in workers for name in worker.queues})
             text = f"no live worker serves queue {queue!r}: the job waits until one does"
-            click.echo(f"{text};{meant}" if meant else text, err=True)
+            click.echo(f"{text};{hint}" if hint else text, err=True)
 
 
-async def _wait(task: Task[..., Any, Any], placed: EnqueueAnswer, timeout: float, printer: Printer) -> None:
+async def _wait(task: Task[..., Any, Any], answer: EnqueueAnswer, timeout: float, printer: Printer) -> None:
     if not printer.is_json:
-        _mention(placed)
-        click.echo(f"job {placed.id}", err=True)
+        _note_existing(answer)
+        click.echo(f"job {answer.id}", err=True)
     try:
-        value = await task.job(placed.id).result(timeout)
+        value = await task.job(answer.id).result(timeout)
     except ResultExpired as error:
         click.echo(str(error), err=True)
-        value = _NEVER
+        value = _NO_RESULT
     except TimeoutError:
-        raise Failure(await _late(task, placed, timeout), Exit.TIMED_OUT) from None
+        raise CliError(await _timeout_text(task, answer, timeout), Exit.TIMED_OUT) from None
     except (JobFailed, JobCancelled) as error:
         if printer.is_json:
             state = "dead" if isinstance(error, JobFailed) else "cancelled"
-            print_json(_answer(placed, state) | {"error": str(error)})
+            print_json(_as_json(answer, state) | {"error": str(error)})
         raise
-    _print_result(placed, value, printer)
+    _print_result(answer, value, printer)
 
 
-async def _late(task: Task[..., Any, Any], placed: EnqueueAnswer, timeout: float) -> str:
-    why = await task.job(placed.id).explain()
-    return f"job {placed.id} has not ended within {timeout:g} s: {why}"
+async def _timeout_text(task: Task[..., Any, Any], answer: EnqueueAnswer, timeout: float) -> str:
+    why = await task.job(answer.id).explain()
+    return f"job {answer.id} has not ended within {timeout:g} s: {why}"
 
 
-def _print_result(placed: EnqueueAnswer, value: Any, printer: Printer) -> None:
-    result = {} if value is _NEVER else {"result": value}
+def _print_result(answer: EnqueueAnswer, value: Any, printer: Printer) -> None:
+    result = {} if value is _NO_RESULT else {"result": value}
     if printer.is_json:
-        print_json(_answer(placed, "done") | result)
+        print_json(_as_json(answer, "done") | result)
     elif result:
         print_json(value)
 
 
-def _answer(placed: EnqueueAnswer, state: str) -> dict[str, Any]:
-    return {"id": placed.id, "state": state, "created": placed.word == "created"}
+def _as_json(answer: EnqueueAnswer, state: str) -> dict[str, Any]:
+    return {"id": answer.id, "state": state, "created": answer.word == "created"}
 
 
-def _mention(placed: EnqueueAnswer) -> None:
-    if placed.word != "created":
-        what = "id" if placed.word == "exists" else "unique key"
-        click.echo(f"no new job: an earlier one, {placed.state}, has this {what}", err=True)
+def _note_existing(answer: EnqueueAnswer) -> None:
+    if answer.word != "created":
+        what = "id" if answer.word == "exists" else "unique key"
+        click.echo(f"no new job: an earlier one, {answer.state}, has this {what}", err=True)

@@ -1,4 +1,4 @@
-"""`penstock events`: what happens, as it happens."""
+"""`penstock events`: print events as they happen."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.api.events import Event, Events
 from penstock.cli.help import examples
-from penstock.cli.options import targeted
+from penstock.cli.options import with_target
 from penstock.cli.output import Printer, clean, pad
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
@@ -26,7 +26,7 @@ from penstock.client.client import Client
 @click.option("--since", metavar="WHEN", help="Begin earlier: after an event's id, or 30s, 10m, 2h ago; 0 is all.")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for what comes.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many.")
-@targeted
+@with_target
 def events(
     target: Target,
     printer: Printer,
@@ -43,29 +43,29 @@ def events(
     A line for each job that something happens to; with -o json an object per line. The id of the last line given as
     --since goes on after it. A line of kind `gap` says that events before it are no longer kept.
     """
-    client = target.open_hub()
+    client = target.open_client()
     since = since if follow or since else "0"
-    found = Events(client.engine, queue=queue, since=since, kinds=kinds or None, job=job)
+    stream = Events(client.engine, queue=queue, since=since, kinds=kinds or None, job=job)
 
-    async def work(_: Client) -> None:
+    async def print_events(_: Client) -> None:
         left = count or -1
-        async for event in found if follow else found.kept():
+        async for event in stream if follow else stream.kept():
             _print(event, printer)
             left -= 1
             if left == 0:
                 return
 
     with suppress(BrokenPipeError):
-        run(client, work)
+        run(client, print_events)
 
 
 def _print(event: Event, printer: Printer) -> None:
     if printer.is_json:
         click.echo(msgspec.json.encode(event))
         return
-    about = event.job or event.queue
+    subject = event.job or event.queue
     attempt = f" #{event.attempt}" if event.attempt else ""
     note = f"  {event.note}" if event.note else ""
     task = f"  {event.task}{attempt}" if event.task else ""
-    line = f"{event.at.astimezone():%H:%M:%S.%f}"[:-3] + f"  {pad(event.kind, 10)} {event.queue}  {about}{task}{note}"
+    line = f"{event.at.astimezone():%H:%M:%S.%f}"[:-3] + f"  {pad(event.kind, 10)} {event.queue}  {subject}{task}{note}"
     click.echo(clean(line))

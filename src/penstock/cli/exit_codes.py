@@ -1,4 +1,4 @@
-"""What the process says with its exit code, and which error means which."""
+"""The exit codes, and the code of each error."""
 
 import errno
 from enum import IntEnum
@@ -20,7 +20,7 @@ from penstock.errors import (
 
 
 class Exit(IntEnum):
-    """Every exit code; 1 is whatever has none of its own."""
+    """Every exit code; 1 is every failure without a code of its own."""
 
     OK = 0
     FAILED = 1
@@ -31,7 +31,7 @@ class Exit(IntEnum):
     TIMED_OUT = 6
     NOT_FOUND = 7
     UNHEALTHY = 8
-    INTERRUPTED = 130  #: as shells say it: 128 and the number of SIGINT
+    INTERRUPTED = 130  #: as shells have it: 128 + the number of SIGINT
 
 
 _CODES: dict[type[PenstockError], Exit] = {
@@ -49,7 +49,7 @@ _CODES: dict[type[PenstockError], Exit] = {
 }
 
 
-class Failure(Exception):
+class CliError(Exception):
     """A message for stderr and the code to exit with."""
 
     def __init__(self, message: str, code: Exit) -> None:
@@ -57,16 +57,16 @@ class Failure(Exception):
         self.code = code
 
 
-def code_of(error: PenstockError | Failure) -> Exit:
+def code_of(error: PenstockError | CliError) -> Exit:
     """The exit code of an error."""
-    if isinstance(error, Failure):
+    if isinstance(error, CliError):
         return error.code
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), Exit.FAILED)
 
 
-def cannot_listen(host: str, port: int, error: OSError, option: str) -> Failure:
-    """Why nobody can be listened to there, and the option that names another place."""
+def cannot_listen(host: str, port: int, error: OSError, option: str) -> CliError:
+    """The error if a port cannot be listened on; it names the option that chooses another."""
     if error.errno == errno.EADDRINUSE:
-        return Failure(f"port {port} of {host} is in use: choose another with {option}", Exit.FAILED)
+        return CliError(f"port {port} of {host} is in use: choose another with {option}", Exit.FAILED)
     why = error.strerror or str(error)
-    return Failure(f"port {port} of {host} cannot be listened on ({why}): choose another with {option}", Exit.FAILED)
+    return CliError(f"port {port} of {host} cannot be listened on ({why}): choose another with {option}", Exit.FAILED)

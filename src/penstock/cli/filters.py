@@ -1,4 +1,4 @@
-"""Options that choose jobs, and what is done with all of them together."""
+"""Options that select jobs by filter, and actions on all jobs that match."""
 
 import functools
 import sys
@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from penstock.api.selection import Choice, Selection, Told, choose
-from penstock.cli.exit_codes import Exit, Failure
+from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.options import duration
-from penstock.cli.output import Printer, counted, print_json
+from penstock.cli.output import Printer, plural, print_json
 from penstock.cli.target import run
 from penstock.client.client import Client
 from penstock.model.header import STATES
@@ -28,84 +28,84 @@ _OPTIONS = (
 _NAMES = ("queue", "task", "state", "tag", "error", "group", "older_than", "newer_than")
 
 
-def filtered(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that choose jobs, as one argument `choice`; None if none of them was given."""
+def with_filter(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that select jobs, as one argument `choice`; None if none of them is used."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def begin(*args: Any, **rest: Any) -> None:
-            given = {name: rest.pop(name) for name in _NAMES if name in rest}
-            found = {name: value for name, value in given.items() if value is not None}
-            command(*args, choice=choose(**found) if found else None, **rest)
+        def wrapper(*args: Any, **options: Any) -> None:
+            filters = {name: options.pop(name) for name in _NAMES if name in options}
+            used = {name: value for name, value in filters.items() if value is not None}
+            command(*args, choice=choose(**used) if used else None, **options)
 
         for name, option in reversed(list(zip(_NAMES, _OPTIONS, strict=True))):
             if name not in without:
-                begin = option(begin)
-        return begin
+                wrapper = option(wrapper)
+        return wrapper
 
     return decorate
 
 
-all_of_them = click.option("--all", "everything", is_flag=True, help="All of them, without a filter.")
-dry_run = click.option("--dry-run", is_flag=True, help="Only count them.")
-yes = click.option("--yes", is_flag=True, help="Do not ask.")
+all_option = click.option("--all", "everything", is_flag=True, help="All of them, without a filter.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only count them.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-def confirm(question: str, *, sure: bool) -> None:
-    """Ask before something is destroyed; where nobody can answer, --yes must be given."""
-    if sure:
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; without a terminal, --yes is required."""
+    if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"{question} Nobody is there to be asked: give --yes", Exit.USAGE)
+        raise CliError(f"{question} Nobody is there to be asked: give --yes", Exit.USAGE)
     if not click.confirm(question, err=True):
-        raise Failure("nothing was changed", Exit.FAILED)
+        raise CliError("nothing was changed", Exit.FAILED)
 
 
-def steer(
+def run_on_matching(
     client: Client,
     printer: Printer,
     choice: Choice,
-    act: Callable[[Selection, Told], Awaitable[int]],
-    word: str,
+    action: Callable[[Selection, Told], Awaitable[int]],
+    verb: str,
     *,
-    dry: bool,
+    dry_run: bool,
     question: str | None = None,
-    sure: bool = True,
-    rest: tuple[str, str] | None = None,
+    yes: bool = True,
+    why_left: tuple[str, str] | None = None,
 ) -> None:
-    """Count the jobs, ask if need be, then do it to all of them, page by page.
+    """Apply an action to all jobs that match, page by page; with a question, count them and ask first.
 
-    The question has {them} for the jobs; `rest` says why some were left out, for one and for many.
+    The question has {them} for the jobs. `verb` is the past participle for the result. `why_left` says why some jobs
+    were left out, in the singular and the plural.
     """
-    selection, number = Selection(lambda: client, choice), 0
-    if dry or question:
-        number = run(client, lambda _: selection.count(_told("counting")))
-        _clear()
-        if dry or not number:
-            _print({"matched": number, word: 0}, f"{matching(number)}; nothing was changed", printer)
+    selection, matched = Selection(lambda: client, choice), 0
+    if dry_run or question:
+        matched = run(client, lambda _: selection.count(_progress("counting")))
+        _clear_progress()
+        if dry_run or not matched:
+            _print({"matched": matched, verb: 0}, f"{_matching(matched)}; nothing was changed", printer)
             return
-        confirm(ask_about(number, question or ""), sure=sure)
-    done = run(client, lambda _: act(selection, _told(word)))
-    _clear()
-    _print(
-        {"matched": max(number, done) if rest else done, word: done}, f"{counted(done, 'job', 'jobs')} {word}", printer
-    )
-    say_rest(number - done, rest)
+        confirm(question_about(matched, question or ""), yes=yes)
+    changed = run(client, lambda _: action(selection, _progress(verb)))
+    _clear_progress()
+    row = {"matched": max(matched, changed) if why_left else changed, verb: changed}
+    _print(row, f"{plural(changed, 'job', 'jobs')} {verb}", printer)
+    report_left(matched - changed, why_left)
 
 
-def matching(number: int) -> str:
-    return counted(number, "job matches", "jobs match")
+def _matching(number: int) -> str:
+    return plural(number, "job matches", "jobs match")
 
 
-def ask_about(number: int, question: str) -> str:
-    """Before what is done to all that match."""
-    return f"{matching(number)}. {question.format(them='it' if number == 1 else 'them')}"
+def question_about(number: int, question: str) -> str:
+    """The question with the number of jobs that match before it."""
+    return f"{_matching(number)}. {question.format(them='it' if number == 1 else 'them')}"
 
 
-def say_rest(number: int, why: tuple[str, str] | None) -> None:
-    """Tell of those that nothing was done to."""
+def report_left(number: int, why: tuple[str, str] | None) -> None:
+    """Say how many jobs were left as they are, and why."""
     if number > 0 and why:
-        click.echo(counted(number, *why), err=True)
+        click.echo(plural(number, *why), err=True)
 
 
 def _print(row: dict[str, int], text: str, printer: Printer) -> None:
@@ -115,13 +115,13 @@ def _print(row: dict[str, int], text: str, printer: Printer) -> None:
         click.echo(text)
 
 
-def _told(word: str) -> Told:
-    """On a terminal, how many so far."""
+def _progress(verb: str) -> Told:
+    """Shows on a terminal how many jobs are done so far."""
     if not sys.stderr.isatty():
         return lambda _: None
-    return lambda number: click.echo(f"\r{word} {number:,} …", nl=False, err=True)
+    return lambda number: click.echo(f"\r{verb} {number:,} …", nl=False, err=True)
 
 
-def _clear() -> None:
+def _clear_progress() -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,4 +1,4 @@
-"""The shape of help texts."""
+"""The format of help texts."""
 
 import difflib
 
@@ -6,7 +6,7 @@ import click
 
 
 class Group(click.Group):
-    """A group that shows the whole line of each command, and guesses what a misspelt one was to be."""
+    """A group that shows the whole help line of each command, and suggests the nearest name for a misspelt one."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -25,5 +25,5 @@ class Group(click.Group):
 
 
 def examples(*lines: str) -> str:
-    """Lines for the end of a help text that click must not fill up."""
+    """Examples for the end of a help text, which click must not rewrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""`penstock job`: jobs by their ids or by filter."""
+"""`penstock job`: list and read jobs, cancel, retry, move and reschedule them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,14 +9,14 @@ import click
 import msgspec
 
 from penstock.api.job import Job, missing
-from penstock.api.selection import Choice, choose
+from penstock.api.selection import Choice, Selection, choose
 from penstock.app import Penstock
 from penstock.cli.exit_codes import Exit, code_of
-from penstock.cli.filters import dry_run, filtered, steer, yes
+from penstock.cli.filters import dry_run_option, run_on_matching, with_filter, yes_option
 from penstock.cli.help import Group, examples
-from penstock.cli.job_lists import ended, list_jobs, print_log, refuse_mixture
-from penstock.cli.options import duration, targeted
-from penstock.cli.output import Printer, Row, clean, counted, print_fields, print_table, span, unlike
+from penstock.cli.job_lists import print_jobs, print_log, require_ids_or_filter, too_late_to_cancel
+from penstock.cli.options import duration, with_target
+from penstock.cli.output import Printer, Row, clean, plural, print_fields, print_table, span, unless_same
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
 from penstock.errors import PenstockError, Unavailable
@@ -30,7 +30,7 @@ def job() -> None:
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
-_some = click.argument("ids", metavar="[ID...]", nargs=-1)
+_optional_ids = click.argument("ids", metavar="[ID...]", nargs=-1)
 
 
 @job.command(
@@ -39,13 +39,13 @@ _some = click.argument("ids", metavar="[ID...]", nargs=-1)
         "penstock job ls --error TimeoutError --newer-than 1h -o json | jq -r '.[].id'",
     )
 )
-@filtered()
+@with_filter()
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="So many at most.")
 @click.option("--cursor", default="", help="Go on where another listing ended.")
-@targeted
+@with_target
 def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, cursor: str) -> None:
     """List jobs: those that run first, then those that wait, then the dead and the finished."""
-    list_jobs(target, printer, choice or choose(), limit, cursor)
+    print_jobs(target, printer, choice or choose(), limit, cursor)
 
 
 @job.command(
@@ -54,43 +54,43 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
         "penstock job move --task shop.tasks:send --to slow --dry-run",
     )
 )
-@_some
-@filtered("group")
+@_optional_ids
+@with_filter("group")
 @click.option("--to", required=True, metavar="QUEUE", help="The other queue.")
-@dry_run
-@targeted
+@dry_run_option
+@with_target
 def move(
     target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, to: str, *, dry_run: bool
 ) -> None:
     """Have jobs that wait do so in another queue, in the order in which they had come."""
-    refuse_mixture(ids, choice)
+    require_ids_or_filter(ids, choice)
     queue = queue_name(to)
     if choice is not None:
-        steer(
-            target.open_hub(),
+        run_on_matching(
+            target.open_client(),
             printer,
             choice,
-            lambda found, told: found.move(queue, told),
+            lambda jobs, progress: jobs.move(queue, progress),
             "moved",
-            dry=dry_run,
+            dry_run=dry_run,
         )
         return
 
-    async def work(client: Client, found: Job[Any]) -> Row:
-        (word,) = await client.engine.transfer([found.id], queue)
+    async def move_one(client: Client, handle: Job[Any]) -> Row:
+        (word,) = await client.engine.transfer([handle.id], queue)
         if word == "missing":
-            raise missing(found.id)
+            raise missing(handle.id)
         if word != "ok":
-            raise PenstockError(f"job {found.id} is {word}: only one that waits can be moved")
-        return {"id": found.id, "state": (await found.status()).state, "queue": queue}
+            raise PenstockError(f"job {handle.id} is {word}: only one that waits can be moved")
+        return {"id": handle.id, "state": (await handle.status()).state, "queue": queue}
 
-    _each(target, printer, ids, lambda client, _app, found: work(client, found), _print_state)
+    _for_each(target, printer, ids, lambda client, _app, handle: move_one(client, handle), _print_state)
 
 
 @job.command(epilog=examples("penstock job log GMhDvFiI8U01", "penstock job log GMhDvFiI8U01 -f"))
 @click.argument("id_", metavar="ID")
 @click.option("-f", "--follow", is_flag=True, help="Print what it writes until it has ended.")
-@targeted
+@with_target
 def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
     """Print the last lines that a job wrote: by current_job().log(), or logged while it ran.
 
@@ -108,10 +108,10 @@ def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
 )
 @_ids
 @click.option("-t", "--traceback", is_flag=True, help="With the last error's traceback.")
-@targeted
+@with_target
 def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: bool) -> None:
     """Print what is known of jobs: state, times, attempts that did not succeed, progress, and why it does not run."""
-    _each(target, printer, ids, _look, lambda row: _print_status(row, traceback=traceback), between="")
+    _for_each(target, printer, ids, _read, lambda row: _print_status(row, traceback=traceback), separator="")
 
 
 @job.command(
@@ -121,41 +121,41 @@ def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: b
         "penstock job cancel --queue mail --older-than 1d --yes",
     )
 )
-@_some
-@filtered("group")
-@dry_run
-@yes
-@targeted
+@_optional_ids
+@with_filter("group")
+@dry_run_option
+@yes_option
+@with_target
 def cancel(
     target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, *, dry_run: bool, yes: bool
 ) -> None:
     """Cancel jobs; those that run are asked to stop.
 
     Prints the state that each is in now; `cancelling` is one that still runs. One that had ended already is an error
-    (exit code 1). With a filter all that fit are cancelled, counted first.
+    (exit code 1). With a filter all that match are cancelled, counted first.
     """
-    refuse_mixture(ids, choice)
+    require_ids_or_filter(ids, choice)
     if choice is not None:
-        steer(
-            target.open_hub(),
+        run_on_matching(
+            target.open_client(),
             printer,
             choice,
-            lambda found, told: found.cancel(told=told),
+            lambda jobs, progress: jobs.cancel(told=progress),
             "cancelled",
-            dry=dry_run,
+            dry_run=dry_run,
             question="Cancel {them}?",
-            sure=yes,
+            yes=yes,
         )
         return
 
-    async def work(found: Job[Any]) -> Row:
-        before = await found.status()
-        state = await found.cancel()
-        if ended(state) or before.state == "cancelled":
-            raise PenstockError(f"job {found.id} was not cancelled: it had ended before, it is {state}")
-        return {"id": found.id, "state": state}
+    async def cancel_one(handle: Job[Any]) -> Row:
+        before = await handle.status()
+        state = await handle.cancel()
+        if too_late_to_cancel(state) or before.state == "cancelled":
+            raise PenstockError(f"job {handle.id} was not cancelled: it had ended before, it is {state}")
+        return {"id": handle.id, "state": state}
 
-    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
+    _for_each(target, printer, ids, lambda _client, _app, handle: cancel_one(handle), _print_state)
 
 
 @job.command(
@@ -164,67 +164,67 @@ def cancel(
         "penstock job retry --state dead --error TimeoutError --dry-run",
     )
 )
-@_some
-@filtered()
-@dry_run
-@targeted
+@_optional_ids
+@with_filter()
+@dry_run_option
+@with_target
 def retry(target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice | None, *, dry_run: bool) -> None:
     """Run dead or cancelled jobs again, with a fresh budget of tries."""
-    refuse_mixture(ids, choice)
+    require_ids_or_filter(ids, choice)
     if choice is not None:
-        wanted = choice._replace(state=choice.state or "dead")
-        steer(target.open_hub(), printer, wanted, lambda found, told: found.retry(told), "retried", dry=dry_run)
+        dead = choice._replace(state=choice.state or "dead")
+        run_on_matching(target.open_client(), printer, dead, Selection.retry, "retried", dry_run=dry_run)
         return
 
-    async def work(found: Job[Any]) -> Row:
-        await found.retry()
-        return {"id": found.id, "state": "ready"}
+    async def retry_one(handle: Job[Any]) -> Row:
+        await handle.retry()
+        return {"id": handle.id, "state": "ready"}
 
-    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
+    _for_each(target, printer, ids, lambda _client, _app, handle: retry_one(handle), _print_state)
 
 
 @job.command(name="run", epilog=examples("penstock job run GMhDvFiI8U01"))
 @_ids
-@targeted
+@with_target
 def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
     """Run scheduled jobs now."""
 
-    async def work(found: Job[Any]) -> Row:
-        await found.run_now()
-        return {"id": found.id, "state": "ready"}
+    async def run_one(handle: Job[Any]) -> Row:
+        await handle.run_now()
+        return {"id": handle.id, "state": "ready"}
 
-    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
+    _for_each(target, printer, ids, lambda _client, _app, handle: run_one(handle), _print_state)
 
 
 @job.command(epilog=examples("penstock job reschedule GMhDvFiI8U01 --delay 10m"))
 @_ids
 @click.option("--delay", type=duration, required=True, help="From now: 250ms, 30s, 10m, 2h, 3d.")
-@targeted
+@with_target
 def reschedule(target: Target, printer: Printer, ids: tuple[str, ...], *, delay: float) -> None:
     """Give jobs that are scheduled or wait in line another time."""
 
-    async def work(found: Job[Any]) -> Row:
-        await found.reschedule(delay=delay)
-        return {"id": found.id, "state": (await found.status()).state}
+    async def reschedule_one(handle: Job[Any]) -> Row:
+        await handle.reschedule(delay=delay)
+        return {"id": handle.id, "state": (await handle.status()).state}
 
-    _each(target, printer, ids, lambda _client, _app, found: work(found), _print_state)
+    _for_each(target, printer, ids, lambda _client, _app, handle: reschedule_one(handle), _print_state)
 
 
-def _each(
+def _for_each(
     target: Target,
     printer: Printer,
     ids: tuple[str, ...],
-    ask: Callable[[Client, Penstock | None, Job[Any]], Awaitable[Row]],
+    action: Callable[[Client, Penstock | None, Job[Any]], Awaitable[Row]],
     show: Callable[[Row], None],
-    between: str | None = None,
+    separator: str | None = None,
 ) -> None:
-    """Ask for each id; one that fails is reported and keeps none of the others back."""
+    """Run the action for each id; an error is reported and stops none of the others."""
     client, app = target.open()
     codes: list[Exit] = []
 
-    async def one(client: Client, job_id: str) -> Row:
+    async def run_action(client: Client, job_id: str) -> Row:
         try:
-            return await ask(client, app, Job(client, job_id, decode_any, created=False))
+            return await action(client, app, Job(client, job_id, decode_any, created=False))
         except Unavailable:
             raise
         except PenstockError as error:
@@ -232,26 +232,26 @@ def _each(
             return {"id": job_id, "error": str(error)}
 
     async def work(client: Client) -> list[Row]:
-        return [await one(client, job_id) for job_id in ids]
+        return [await run_action(client, job_id) for job_id in ids]
 
     rows = run(client, work)
     for row in rows:
         if "error" in row:
             click.echo(f"Error: {row['error']}", err=True)
-    printer.answers(rows if printer.is_json else [row for row in rows if "error" not in row], show, between)
+    printer.print_results(rows if printer.is_json else [row for row in rows if "error" not in row], show, separator)
     if codes:
         click.get_current_context().exit(max(codes))
 
 
-async def _look(client: Client, app: Penstock | None, found: Job[Any]) -> Row:
-    """All that may be shown. Which arguments are secret is known to the task: without it, none are shown."""
-    record = await client.views.job(found.id)
+async def _read(client: Client, app: Penstock | None, handle: Job[Any]) -> Row:
+    """The job with its result. Its task knows which arguments are secret; without the task all are hidden."""
+    record = await client.views.job(handle.id)
     task = app.tasks.get(record.header.task) if app and record else None
-    status = await (task.job(found.id) if task else found).status()
+    status = await (task.job(handle.id) if task else handle).status()
     if task is None and status.arguments is not None:
         status = replace(status, arguments=dict.fromkeys(status.arguments, HIDDEN))
     row: dict[str, Any] = msgspec.to_builtins(status, builtin_types=(datetime,))
-    row["explain"] = await found.explain()
+    row["explain"] = await handle.explain()
     if record is not None and record.result is not None:
         row["result"] = decode_any(record.result)
     return row
@@ -275,13 +275,13 @@ def _print_status(row: Row, *, traceback: bool) -> None:
 def _fields(row: Row) -> list[tuple[str, Any]]:
     return [
         ("job", row["id"]),
-        ("state", row["state"] + (f" ({reason})" if (reason := unlike(row["reason"], row["state"])) else "")),
+        ("state", row["state"] + (f" ({reason})" if (reason := unless_same(row["reason"], row["state"])) else "")),
         ("explain", row["explain"]),
         ("task", row["task"]),
         ("arguments", _json(row["arguments"]) if row["arguments"] else None),
         ("tags", row["tags"]),
         ("queue", f"{row['queue']}, priority {row['priority']}"),
-        ("attempt", f"{row['attempt']}, with {counted(row['retries'], 'retry', 'retries')}"),
+        ("attempt", f"{row['attempt']}, with {plural(row['retries'], 'retry', 'retries')}"),
         *((name, row[name]) for name in ("created", "due", "expires", "started", "finished", "worker")),
         ("progress", _progress(*row["progress"]) if row["progress"] else None),
         ("cancelling", "asked for" if row["cancelling"] else None),

@@ -1,4 +1,4 @@
-"""`penstock job ls|move|log`: jobs by filter, and what one of them wrote."""
+"""Lists of jobs by filter, and the log of one job."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import msgspec
 from penstock.api.events import JobEvents
 from penstock.api.job import JobStatus, missing, moment
 from penstock.api.selection import Choice, Selection
-from penstock.cli.exit_codes import Exit, Failure
-from penstock.cli.output import Printer, Row, ago, clean, counted, print_json, print_table, unlike
+from penstock.cli.exit_codes import CliError, Exit
+from penstock.cli.output import Printer, Row, ago, clean, plural, print_json, print_table, unless_same
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
 from penstock.engine.read.views import JobLog, LogLine
@@ -22,7 +22,7 @@ COLUMNS = ("id", "state", "task", "queue", "attempt", "since", "why")
 
 
 def row_of(job: JobStatus) -> Row:
-    """A job as a listing shows it."""
+    """A job in a JSON list."""
     row: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(datetime,))
     row.pop("arguments")
     return row | {"error": _error(job)}
@@ -33,31 +33,32 @@ def _error(job: JobStatus) -> str | None:
     return f"{last.type}: {last.message.partition(chr(10))[0]}" if last else None
 
 
-def _line(job: JobStatus) -> list[Any]:
-    why = " ".join(filter(None, (unlike(job.reason, job.state), _error(job))))
+def _cells(job: JobStatus) -> list[Any]:
+    why = " ".join(filter(None, (unless_same(job.reason, job.state), _error(job))))
     return [job.id, job.state, job.task, job.queue, job.attempt, ago(job.since), why[:100] or None]
 
 
-def list_jobs(target: Target, printer: Printer, choice: Choice, limit: int | None, cursor: str) -> None:
-    """Print jobs page by page, so that any number of them takes the memory of one page."""
-    client = target.open_hub()
+def print_jobs(target: Target, printer: Printer, choice: Choice, limit: int | None, cursor: str) -> None:
+    """Print jobs page by page, so that any number of jobs takes the memory of one page."""
+    client = target.open_client()
     selection = Selection(lambda: client, choice)
 
-    async def work(_: Client) -> tuple[int, str]:
-        printed, place = 0, cursor
+    async def print_pages(_: Client) -> tuple[int, str]:
+        """How many were printed, and the cursor of the rest."""
+        printed, current = 0, cursor
         while True:
-            page, following = await selection.page(place)
+            page, following = await selection.page(current)
             if limit is not None and printed + len(page) >= limit:
-                show(page[: limit - printed], printer, first=not printed)
-                whole = limit - printed == len(page)
-                return limit, following if whole else place
-            show(page, printer, first=not printed)
+                _print_page(page[: limit - printed], printer, first=not printed)
+                is_complete = limit - printed == len(page)
+                return limit, following if is_complete else current
+            _print_page(page, printer, first=not printed)
             printed += len(page)
             if not following:
                 return printed, ""
-            place = following
+            current = following
 
-    printed, more = run(client, work)
+    printed, more = run(client, print_pages)
     if printer.is_json:
         click.echo("]" if printed else "[]")
     elif not printed:
@@ -66,55 +67,54 @@ def list_jobs(target: Target, printer: Printer, choice: Choice, limit: int | Non
         click.echo(f"there may be more: --limit, or --cursor {more}", err=True)
 
 
-def show(page: Sequence[JobStatus], printer: Printer, *, first: bool) -> None:
-    """A page: rows of a table, or of an array that grows as they come."""
+def _print_page(page: Sequence[JobStatus], printer: Printer, *, first: bool) -> None:
+    """Print a page as rows of a table, or as the next items of one JSON array."""
     if printer.is_json:
         for job in page:
             click.echo(("[" if first else ",") + msgspec.json.encode(row_of(job)).decode())
             first = False
     elif page:
-        print_table(COLUMNS, [_line(job) for job in page], header=first)
+        print_table(COLUMNS, [_cells(job) for job in page], header=first)
 
 
 def print_log(target: Target, printer: Printer, job_id: str, *, follow: bool) -> None:
-    """The lines of a job, and with `follow` those that it writes until it has ended."""
-    client = target.open_hub()
-    run(client, lambda found: _follow(found, printer, job_id) if follow else _print_once(found, printer, job_id))
+    """Print the log of a job, and with `follow` what it writes until it has ended."""
+    target.run(lambda client: (_follow if follow else _print_once)(client, printer, job_id))
 
 
 async def _print_once(client: Client, printer: Printer, job_id: str) -> None:
-    await _known(client, job_id)
-    found = await client.views.log(job_id)
+    await _require_job(client, job_id)
+    log = await client.views.log(job_id)
     if printer.is_json:
-        print_json([_line_row(line) for line in found.lines])
+        print_json([_line_row(line) for line in log.lines])
         return
-    if not found.lines:
+    if not log.lines:
         click.echo("it wrote no lines that are kept", err=True)
-    _print_lines(found, 0, printer)
+    _print_lines(log, 0, printer)
 
 
 async def _follow(client: Client, printer: Printer, job_id: str) -> None:
-    """Woken up by its events, so that nothing polls; what was written before the end is printed before the end."""
-    await _known(client, job_id)
-    seen = 0
+    """Print new lines at each event of the job, so that nothing polls."""
+    await _require_job(client, job_id)
+    printed = 0
     events = JobEvents(client.engine, job_id)
     async for event in events:
-        if event.kind in {"log", "gap"} or not seen:
-            seen = _print_lines(await client.views.log(job_id), seen, printer)
+        if event.kind in {"log", "gap"} or not printed:
+            printed = _print_lines(await client.views.log(job_id), printed, printer)
     await asyncio.sleep(0.5)  # the last lines come a moment after the end
-    _print_lines(await client.views.log(job_id), seen, printer)
+    _print_lines(await client.views.log(job_id), printed, printer)
 
 
-async def _known(client: Client, job_id: str) -> None:
+async def _require_job(client: Client, job_id: str) -> None:
     if await client.views.job(job_id) is None:
         raise missing(job_id)
 
 
-def _print_lines(log: JobLog, seen: int, printer: Printer) -> int:
-    """Those after the first so many; how many there were by now."""
-    if log.gone > seen and not printer.is_json:
-        click.echo(f"({counted(log.gone - seen, 'line is', 'lines are')} no longer kept)", err=True)
-    for line in log.lines[max(seen - log.gone, 0) :]:
+def _print_lines(log: JobLog, printed: int, printer: Printer) -> int:
+    """Print the lines after those printed before; how many lines the job has written by now."""
+    if log.gone > printed and not printer.is_json:
+        click.echo(f"({plural(log.gone - printed, 'line is', 'lines are')} no longer kept)", err=True)
+    for line in log.lines[max(printed - log.gone, 0) :]:
         _print_line(line, printer)
     return log.gone + len(log.lines)
 
@@ -132,12 +132,12 @@ def _line_row(line: LogLine) -> Row:
     return {"at": moment(line.at), "attempt": line.attempt, "level": line.level, "text": line.text}
 
 
-def ended(state: str) -> bool:
-    """Whether what was asked for came too late."""
+def too_late_to_cancel(state: str) -> bool:
+    """Whether a job had ended before it could be cancelled."""
     return state in FINISHED and state != "cancelled"
 
 
-def refuse_mixture(ids: Sequence[str], choice: Choice | None) -> None:
-    """Jobs are named, or chosen by a filter."""
+def require_ids_or_filter(ids: Sequence[str], choice: Choice | None) -> None:
+    """Jobs are either named by id or selected by a filter."""
     if bool(ids) == (choice is not None):
-        raise Failure("name jobs by their ids, or choose them by a filter such as --queue: one of both", Exit.USAGE)
+        raise CliError("name jobs by their ids, or choose them by a filter such as --queue: one of both", Exit.USAGE)

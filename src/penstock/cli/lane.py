@@ -1,12 +1,12 @@
-"""`penstock lane`: who has the slots of locks and lanes, and how many wait."""
+"""`penstock lane`: list and read lanes and locks, limit and pause one."""
 
 import click
 
 from penstock.api.lane import check_limit
 from penstock.cli.help import Group, examples
-from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row, counted
-from penstock.cli.target import Target, run
+from penstock.cli.options import with_target
+from penstock.cli.output import Printer, Row, plural
+from penstock.cli.target import Target
 from penstock.client.client import Client
 from penstock.engine.read.lane_views import LaneStatus, LaneViews
 from penstock.model.lanes import lane_name, lock_spec
@@ -24,22 +24,23 @@ _lock = click.option("--lock", is_flag=True, help="NAME is a lock, not a lane.")
 
 
 @lane.command(epilog=examples("penstock lane ls", "penstock lane ls -o json"))
-@targeted
+@with_target
 def ls(target: Target, printer: Printer) -> None:
     """List the lanes and locks that are in use, waited for, or set by hand."""
-    found = run(target.open_hub(), lambda client: LaneViews(client.engine.script_client).every())
-    if not found:
+    lanes = target.run(lambda client: LaneViews(client.engine.script_client).every())
+    if not lanes:
         click.echo("no lanes: nothing that runs or waits has a lock or a lane", err=True)
-    printer.listing([_row(one) for one in found], _COLUMNS)
+    printer.print_rows([_row(status) for status in lanes], _COLUMNS)
 
 
 @lane.command(epilog=examples("penstock lane show tenant:7", "penstock lane show account:12 --lock"))
 @_name
 @_lock
-@targeted
+@with_target
 def show(target: Target, printer: Printer, name: str, *, lock: bool) -> None:
     """Show one lane or lock, and the jobs that have its slots."""
-    printer.answers([_row(run(target.open_hub(), lambda client: _one(client, name, lock=lock)), holders=True)], _print)
+    status = target.run(lambda client: _status(client, name, lock=lock))
+    printer.print_results([_row(status, holders=True)], _print)
 
 
 @lane.command(
@@ -51,7 +52,7 @@ def show(target: Target, printer: Printer, name: str, *, lock: bool) -> None:
 @click.option("--limit", type=int, help="So many at once, whatever the code says.")
 @click.option("--reset", is_flag=True, help="What the code says counts again.")
 @click.option("--pause/--resume", default=None, help="Start nothing of it, or go on.")
-@targeted
+@with_target
 def set_(
     target: Target, printer: Printer, name: str, *, lock: bool, limit: int | None, reset: bool, pause: bool | None
 ) -> None:
@@ -60,21 +61,21 @@ def set_(
         raise click.UsageError("--limit and --reset are opposites: use one of them")
     if limit is None and not reset and pause is None:
         raise click.UsageError("nothing to set: use --limit, --reset, --pause or --resume")
-    wanted = -1 if reset else None if limit is None else check_limit(limit)
+    new_limit = -1 if reset else None if limit is None else check_limit(limit)
 
-    async def work(client: Client) -> LaneStatus:
-        await client.engine.tune(_stored(name, lock=lock), limit=wanted, paused=pause)
-        return await _one(client, name, lock=lock)
+    async def change(client: Client) -> LaneStatus:
+        await client.engine.tune(_stored_name(name, lock=lock), limit=new_limit, paused=pause)
+        return await _status(client, name, lock=lock)
 
-    printer.answers([_row(run(target.open_hub(), work))], _print)
+    printer.print_results([_row(target.run(change))], _print)
 
 
-def _stored(name: str, *, lock: bool) -> str:
+def _stored_name(name: str, *, lock: bool) -> str:
     return lock_spec(name) if lock else f"lane:{lane_name(name, 'lane')}"
 
 
-async def _one(client: Client, name: str, *, lock: bool) -> LaneStatus:
-    return await LaneViews(client.engine.script_client).one(_stored(name, lock=lock))
+async def _status(client: Client, name: str, *, lock: bool) -> LaneStatus:
+    return await LaneViews(client.engine.script_client).one(_stored_name(name, lock=lock))
 
 
 def _row(status: LaneStatus, *, holders: bool = False) -> Row:
@@ -98,7 +99,7 @@ def _print(row: Row) -> None:
         click.echo(f"{row['kind']} {row['lane']}: not in use, so what the code says of it is not known{paused}{other}")
         return
     limit = f"{row['in_use']} in use" + ("" if row["limit"] is None else f" of {row['limit']}")
-    click.echo(f"{row['kind']} {row['lane']}: {limit}, {counted(row['waiting'], 'waits', 'wait')}{paused}")
+    click.echo(f"{row['kind']} {row['lane']}: {limit}, {plural(row['waiting'], 'waits', 'wait')}{paused}")
     if row["rate"]:
         click.echo(f"  rate {row['rate']}")
     if row["conflict"]:

@@ -1,4 +1,4 @@
-"""Talk: log lines on stderr, one per event, for people or as JSON."""
+"""Log lines on stderr, one per event, for people or as JSON."""
 
 import json
 import logging
@@ -7,41 +7,41 @@ from datetime import UTC, datetime
 from typing import Final
 
 _FIELDS: Final = ("job", "task", "attempt")
-_WORDS: Final = {"WARNING": "warn"}
+_LEVEL_NAMES: Final = {"WARNING": "warn"}
 
 
-def talk(level: str, form: str = "table") -> None:
-    """Have what the library and the application log written to stderr."""
+def configure_logging(level: str, output: str = "table") -> None:
+    """Write what the library and the application log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else Lines())
+    handler.setFormatter(JsonLines() if output == "json" else TextLines())
     logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler], force=True)
     logging.getLogger("penstock").setLevel(level)
-    logging.getLogger("penstock.embedded").setLevel("ERROR")  # the command line says so itself, and once
+    logging.getLogger("penstock.embedded").setLevel("ERROR")  # the command line prints its own note, once
 
 
-class Lines(logging.Formatter):
-    """Time, level, who, what; a newline in the text is escaped, so that a line is an event. A traceback follows."""
+class TextLines(logging.Formatter):
+    """Time, level, job and task, message. Newlines are escaped, so that a line is an event; a traceback follows."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = f"{datetime.fromtimestamp(record.created):%H:%M:%S.%f}"[:-3]  # noqa: DTZ006  (a person reads it here)
-        level = _WORDS.get(record.levelname, record.levelname.lower())
-        about = " ".join(str(found) for name in _FIELDS[:2] if (found := getattr(record, name, None)))
+        level = _LEVEL_NAMES.get(record.levelname, record.levelname.lower())
+        about = " ".join(str(value) for name in _FIELDS[:2] if (value := getattr(record, name, None)))
         text = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         return f"{time} {level:<5} {about + ': ' if about else ''}{text}{trace}"
 
 
 class JsonLines(logging.Formatter):
-    """An object per event."""
+    """A JSON object per event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        found = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         event = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **found,
+            **fields,
         }
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)

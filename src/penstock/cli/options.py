@@ -1,4 +1,10 @@
-"""What the commands' options have in common."""
+"""How every command is defined: its target, its output, its log, and the types of its options.
+
+@click.command(epilog=examples("penstock things ls"))
+@with_target
+def ls(target: Target, printer: Printer) -> None:
+printer.print_rows(target.run(list_things), COLUMNS)
+"""
 
 import functools
 from collections.abc import Callable, Collection
@@ -6,7 +12,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.logs import talk
+from penstock.cli.logs import configure_logging
 from penstock.cli.output import Printer
 from penstock.cli.target import Target
 from penstock.errors import BadOption
@@ -27,29 +33,29 @@ def duration(text: str) -> float:
 
 
 def full_name(name: str, known: Collection[str]) -> str:
-    """What a name without its module stands for, if only one that is known ends in it; else the name itself."""
-    found = meant(name, known)
-    return found[0] if len(found) == 1 else name
+    """The only known name that ends in this one after its module; else the name itself."""
+    matches = meant(name, known)
+    return matches[0] if len(matches) == 1 else name
 
 
-_app = click.option("-A", "--app", metavar="MODULE:ATTR", help="The app.")
-_url = click.option("--url", metavar="URL", help="The server, instead of the app's.")
-_namespace = click.option(
+app_option = click.option("-A", "--app", metavar="MODULE:ATTR", help="The app.")
+url_option = click.option("--url", metavar="URL", help="The server, instead of the app's.")
+namespace_option = click.option(
     "--namespace",
     metavar="NAME",
     help="The namespace, instead of the app's name; what needs no task then runs without its code.",
 )
-_output = click.option(
+output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
 
 
-def targeted(command: Callable[..., None]) -> Callable[..., None]:
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command --app, --url, --namespace and -o, as its first two arguments: a Target and a Printer."""
 
     @functools.wraps(command)
-    def begin(app: str | None, url: str | None, namespace: str | None, output: str, **rest: Any) -> None:
-        talk("ERROR", output)
-        command(Target(app, url, namespace), Printer(output), **rest)
+    def wrapper(app: str | None, url: str | None, namespace: str | None, output: str, **options: Any) -> None:
+        configure_logging("ERROR", output)
+        command(Target(app, url, namespace), Printer(output), **options)
 
-    return _app(_url(_namespace(_output(begin))))
+    return app_option(url_option(namespace_option(output_option(wrapper))))

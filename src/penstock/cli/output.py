@@ -1,4 +1,4 @@
-"""Data for people and for programs, on stdout."""
+"""Data on stdout, as tables for people or as JSON for programs."""
 
 import json
 import sys
@@ -16,40 +16,40 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints in the form that was asked for."""
+    """Prints in the format that -o chose."""
 
-    form: str
+    format: str
 
     @property
     def is_json(self) -> bool:
-        return self.form == "json"
+        return self.format == "json"
 
-    def listing(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """Rows: an array, or a table of some columns; no rows are no table."""
+    def print_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """Print a list: a JSON array, or a table of these columns; nothing if there are no rows."""
         if self.is_json:
             print_json(rows)
         elif rows:
             print_table(columns, [[row[name] for name in columns] for row in rows])
 
-    def answers(self, rows: Sequence[Row], show: Callable[[Row], None], between: str | None = None) -> None:
-        """What became of each thing that was named: one is an object, several are an array."""
+    def print_results(self, rows: Sequence[Row], show: Callable[[Row], None], separator: str | None = None) -> None:
+        """Print the result for each thing named on the command line: one is a JSON object, several are an array."""
         if self.is_json:
             print_json(rows[0] if len(rows) == 1 else rows)
         else:
-            for at, row in enumerate(rows):
-                if at and between is not None:
-                    click.echo(between)
+            for index, row in enumerate(rows):
+                if index and separator is not None:
+                    click.echo(separator)
                 show(row)
 
 
 def print_json(value: Any) -> None:
-    """One line for programs, several for people."""
-    packed = msgspec.json.encode(value)
-    click.echo(json.dumps(json.loads(packed), indent=2, ensure_ascii=False) if sys.stdout.isatty() else packed)
+    """Print one line, or indented on a terminal."""
+    encoded = msgspec.json.encode(value)
+    click.echo(json.dumps(json.loads(encoded), indent=2, ensure_ascii=False) if sys.stdout.isatty() else encoded)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True) -> None:
-    """Columns as wide as their widest cell; numbers to the right."""
+    """Print columns as wide as their widest cell, numbers right-aligned."""
     title, *lines = table_lines(columns, rows)
     if header:
         click.secho(title, bold=True)
@@ -58,9 +58,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The same as lines, the first of them the titles."""
+    """The lines of a table, the first one with the titles."""
     titles = [name.replace("_", " ").upper() for name in columns]
-    cells = [[ago(value) if isinstance(value, datetime) else cell(value) for value in row] for row in rows]
+    cells = [[ago(value) if isinstance(value, datetime) else format_cell(value) for value in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(titles, *cells, strict=True)]
     numeric = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
     return [_line(line, widths, numeric) for line in (titles, *cells)]
@@ -76,33 +76,33 @@ def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """A name and a value per line."""
-    shown = [(name, cell(value)) for name, value in fields]
-    widest = max(width(name) for name, _ in shown)
-    for name, value in shown:
-        click.echo(f"{click.style(pad(name, widest), bold=True)}  {value}")
+    """Print a name and a value per line."""
+    cells = [(name, format_cell(value)) for name, value in fields]
+    name_width = max(width(name) for name, _ in cells)
+    for name, text in cells:
+        click.echo(f"{click.style(pad(name, name_width), bold=True)}  {text}")
 
 
-def cell(value: Any) -> str:
-    """A value as one line of printable text, whatever somebody has put into it."""
+def format_cell(value: Any) -> str:
+    """A value as one line of printable text; values may come from anybody."""
     match value:
         case None:
             return "-"
         case bool():
             return "yes" if value else "no"
         case datetime():
-            return moment(value)
+            return format_time(value)
         case list() | tuple():
             return ",".join(map(str, value))
     return clean(str(value))
 
 
 def clean(text: str) -> str:
-    """Without what would move the cursor or colour the terminal."""
+    """The text with control characters escaped, which would move the cursor or colour the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def moment(value: datetime) -> str:
+def format_time(value: datetime) -> str:
     """A time, and how far from now it is."""
     return f"{value:%Y-%m-%d %H:%M:%S} UTC ({ago(value)})"
 
@@ -113,7 +113,7 @@ def ago(value: datetime) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it: two digits are enough."""
+    """A duration with about two digits."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -122,18 +122,18 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number and the words that go with it: 1 job waits, 2,000 jobs wait."""
-    return f"{number:,} {one if number == 1 else many}"
+def plural(number: int, singular: str, many: str) -> str:
+    """A number and its words: 1 job waits, 2,000 jobs wait."""
+    return f"{number:,} {singular if number == 1 else many}"
 
 
-def unlike(reason: str | None, state: str) -> str | None:
-    """A reason that says more than the state beside it."""
+def unless_same(reason: str | None, state: str) -> str | None:
+    """The reason; None if it only repeats the state beside it."""
     return None if reason == state else reason
 
 
 def width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
+    """How many columns a text takes on a terminal."""
     return sum(_columns(char) for char in text)
 
 

@@ -1,4 +1,4 @@
-"""`penstock queue`: what waits where."""
+"""`penstock queue`: list queues, pause, resume, bound and purge them."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,11 +7,11 @@ import click
 from penstock.api.lane import check_limit
 from penstock.api.queue import check_size
 from penstock.api.selection import Selection, choose
-from penstock.cli.exit_codes import Exit, Failure
-from penstock.cli.filters import confirm, dry_run, yes
+from penstock.cli.exit_codes import CliError, Exit
+from penstock.cli.filters import confirm, dry_run_option, yes_option
 from penstock.cli.help import Group, examples
-from penstock.cli.options import targeted
-from penstock.cli.output import Printer, Row, counted
+from penstock.cli.options import with_target
+from penstock.cli.output import Printer, Row, plural
 from penstock.cli.target import Target, run
 from penstock.cli.workers import serves
 from penstock.client.client import Client
@@ -34,13 +34,13 @@ def queue() -> None:
         "penstock queue ls --namespace shop --url redis://db:6379 -o json",
     )
 )
-@targeted
+@with_target
 def ls(target: Target, printer: Printer) -> None:
     """List all queues: how many jobs are in which state, and how many workers serve them."""
-    rows = run(target.open_hub(), _rows)
+    rows = target.run(_rows)
     if not rows:
         click.echo("no queues yet: nothing was enqueued here", err=True)
-    printer.listing(rows, _COLUMNS)
+    printer.print_rows(rows, _COLUMNS)
 
 
 _names = click.argument("names", metavar="NAME...", nargs=-1)
@@ -56,17 +56,17 @@ _tasks = click.option("--task", "tasks", multiple=True, help="A task instead of 
 @_names
 @_tasks
 @click.option("--new", is_flag=True, help="Also one that has had no job yet.")
-@targeted
+@with_target
 def pause(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple[str, ...], *, new: bool) -> None:
     """Have no more jobs of these queues, or tasks, started; those that run go on."""
     if tasks:
-        _steer_tasks(target, printer, tasks, names, paused=True)
+        _pause_tasks(target, printer, tasks, names, paused=True)
         return
 
-    async def one(client: Client, name: str) -> Row:
+    async def pause_one(client: Client, name: str) -> Row:
         return {"queue": name, "paused": True, "changed": await client.engine.pause(name) == "ok"}
 
-    _steer(target, printer, names, one, new=new)
+    _for_each(target, printer, names, pause_one, new=new)
 
 
 @queue.command(
@@ -77,17 +77,17 @@ def pause(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple
 )
 @_names
 @_tasks
-@targeted
+@with_target
 def resume(target: Target, printer: Printer, names: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """Let paused queues, or tasks, go on."""
     if tasks:
-        _steer_tasks(target, printer, tasks, names, paused=False)
+        _pause_tasks(target, printer, tasks, names, paused=False)
         return
 
-    async def one(client: Client, name: str) -> Row:
+    async def resume_one(client: Client, name: str) -> Row:
         return {"queue": name, "paused": False, "changed": await client.engine.resume(name) == "ok"}
 
-    _steer(target, printer, names, one, new=False)
+    _for_each(target, printer, names, resume_one, new=False)
 
 
 @queue.command(
@@ -98,7 +98,7 @@ def resume(target: Target, printer: Printer, names: tuple[str, ...], tasks: tupl
 @click.option("--limit", type=int, help="At most so many of its jobs run at once.")
 @click.option("--max-size", type=int, help="At most so many wait in it: then enqueueing is refused.")
 @click.option("--reset", is_flag=True, help="Any number of both.")
-@targeted
+@with_target
 def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_size: int | None, reset: bool) -> None:
     """Bound how many jobs of a queue run, or wait, at once."""
     checked = queue_name(name)
@@ -109,61 +109,61 @@ def set_(target: Target, printer: Printer, name: str, *, limit: int | None, max_
     running = -1 if reset else None if limit is None else check_limit(limit)
     waiting = -1 if reset else None if max_size is None else check_size(max_size)
 
-    async def work(client: Client) -> Row:
+    async def change(client: Client) -> Row:
         await client.engine.cap(checked, running, waiting)
-        found = await client.views.queue_setting(checked)
-        return {"queue": checked, "limit": found.limit, "max_size": found.max_size}
+        setting = await client.views.queue_setting(checked)
+        return {"queue": checked, "limit": setting.limit, "max_size": setting.max_size}
 
-    printer.answers([run(target.open_hub(), work)], _print_bounds)
+    printer.print_results([target.run(change)], _print_bounds)
 
 
 @queue.command(epilog=examples("penstock queue purge mail --dry-run", "penstock queue purge mail --yes"))
 @click.argument("name")
-@dry_run
-@yes
-@targeted
+@dry_run_option
+@yes_option
+@with_target
 def purge(target: Target, printer: Printer, name: str, *, dry_run: bool, yes: bool) -> None:
     """Cancel all jobs that wait in a queue; those that run go on, the dead stay."""
-    client, checked = target.open_hub(), queue_name(name)
+    client, checked = target.open_client(), queue_name(name)
 
     async def count(client: Client) -> int:
         rows = {str(row["queue"]): row for row in await _rows(client)}
         if checked not in rows:
-            raise Failure(unknown("queue", checked, rows), Exit.NOT_FOUND)
+            raise CliError(unknown("queue", checked, rows), Exit.NOT_FOUND)
         return sum(int(rows[checked][state]) for state in WAITING)
 
     number = run(client, count)
     if number and not dry_run:
-        waiting = counted(number, "job waits", "jobs wait")
-        confirm(f"{waiting} in {checked}. Cancel {'it' if number == 1 else 'them'}?", sure=yes)
+        waiting = plural(number, "job waits", "jobs wait")
+        confirm(f"{waiting} in {checked}. Cancel {'it' if number == 1 else 'them'}?", yes=yes)
 
-    async def work(client: Client) -> int:
-        found = [
-            Selection(lambda: client, choose(queue=checked, state=state)) for state in ("scheduled", "held", "ready")
-        ]
-        return sum([await one.cancel("purged") for one in found])
+    async def cancel(client: Client) -> int:
+        cancelled = 0
+        for state in ("scheduled", "held", "ready"):
+            cancelled += await Selection(lambda: client, choose(queue=checked, state=state)).cancel("purged")
+        return cancelled
 
-    done = 0 if dry_run else run(client, work)
-    printer.answers([{"queue": checked, "matched": number, "cancelled": done}], _print_purged)
+    cancelled = 0 if dry_run else run(client, cancel)
+    printer.print_results([{"queue": checked, "matched": number, "cancelled": cancelled}], _print_purged)
 
 
 def _print_bounds(row: Row) -> None:
     running, waiting = (row["limit"], row["max_size"])
-    click.echo(f"{row['queue']}  runs {_most(running)} at once, {_most(waiting)} may wait")
+    click.echo(f"{row['queue']}  runs {_at_most(running)} at once, {_at_most(waiting)} may wait")
 
 
-def _most(number: int | None) -> str:
+def _at_most(number: int | None) -> str:
     return "any number" if number is None else f"at most {number}"
 
 
 def _print_purged(row: Row) -> None:
-    click.echo(f"{row['queue']}  {counted(row['matched'], 'job', 'jobs')} waited, {row['cancelled']} cancelled")
+    click.echo(f"{row['queue']}  {plural(row['matched'], 'job', 'jobs')} waited, {row['cancelled']} cancelled")
 
 
-def _steer_tasks(
+def _pause_tasks(
     target: Target, printer: Printer, tasks: tuple[str, ...], names: tuple[str, ...], *, paused: bool
 ) -> None:
-    """A task is paused in all queues."""
+    """Pause or resume tasks, which affects their jobs in all queues."""
     if names:
         raise click.UsageError("name queues, or give --task: one of both")
     client, app = target.open()
@@ -180,13 +180,18 @@ def _steer_tasks(
             rows.append({"task": task, "paused": paused, "changed": before.paused != paused})
         return rows
 
-    printer.answers(run(client, work), _print)
+    printer.print_results(run(client, work), _print)
 
 
-def _steer(
-    target: Target, printer: Printer, names: tuple[str, ...], one: Callable[[Client, str], Awaitable[Row]], *, new: bool
+def _for_each(
+    target: Target,
+    printer: Printer,
+    names: tuple[str, ...],
+    action: Callable[[Client, str], Awaitable[Row]],
+    *,
+    new: bool,
 ) -> None:
-    """All names are checked before the first one is changed."""
+    """Check all names before the first queue is changed."""
     if not names:
         raise click.UsageError("name at least one queue, or give --task")
     checked = [queue_name(name) for name in names]
@@ -195,21 +200,23 @@ def _steer(
         known = [] if new else [str(row["queue"]) for row in await _rows(client)]
         for name in checked:
             if not new and name not in known:
-                raise Failure(f"{unknown('queue', name, known)}; --new pauses one before its first job", Exit.NOT_FOUND)
-        return [await one(client, name) for name in checked]
+                raise CliError(
+                    f"{unknown('queue', name, known)}; --new pauses one before its first job", Exit.NOT_FOUND
+                )
+        return [await action(client, name) for name in checked]
 
-    printer.answers(run(target.open_hub(), work), _print)
+    printer.print_results(target.run(work), _print)
 
 
 def _print(row: Row) -> None:
-    now = "paused" if row["paused"] else "open"
-    click.echo(f"{row.get('queue') or row.get('task')}  {now}" + ("" if row["changed"] else " (it was already)"))
+    state = "paused" if row["paused"] else "open"
+    click.echo(f"{row.get('queue') or row.get('task')}  {state}" + ("" if row["changed"] else " (it was already)"))
 
 
 async def _rows(client: Client) -> list[Row]:
     views = client.views
-    counts, settings, nodes = await views.counts(), await views.queue_settings(), await views.workers()
-    named = {name for node in nodes for name in node.queues} - {"*"}
+    counts, settings, workers = await views.counts(), await views.queue_settings(), await views.workers()
+    served = {name for worker in workers for name in worker.queues} - {"*"}
     return [
         {
             "queue": name,
@@ -217,7 +224,7 @@ async def _rows(client: Client) -> list[Row]:
             **{state: counts.get(name, {}).get(state, 0) for state in STATES},
             "limit": settings.get(name, QueueSettings()).limit,
             "max_size": settings.get(name, QueueSettings()).max_size,
-            "workers": sum(serves(node, name) for node in nodes),
+            "workers": sum(serves(worker, name) for worker in workers),
         }
-        for name in sorted(counts.keys() | settings.keys() | named)
+        for name in sorted(counts.keys() | settings.keys() | served)
     ]

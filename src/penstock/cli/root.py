@@ -1,6 +1,6 @@
-"""The root command. It knows each command's name and a line about it; the rest is imported when one is run.
+"""The root command. It knows each command's name and help line; a command's module is imported when it is run.
 
-So `penstock --help` and completion in a shell cost no import of an event loop, a Redis client or your application.
+So `penstock --help` and shell completion import no event loop, no Redis client and no application.
 """
 
 import importlib
@@ -10,11 +10,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from penstock.cli.exit_codes import Exit, Failure, code_of
+from penstock.cli.exit_codes import CliError, Exit, code_of
 from penstock.cli.help import Group, examples
 from penstock.errors import PenstockError
 
-#: name → where its click command is, and its line in the list of commands
+#: name → where its click command is, and its line in `penstock --help`
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "dev": ("penstock.cli.dev:dev", "Run a reloading worker and the HTTP service, for development."),
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
@@ -68,19 +68,19 @@ class LazyGroup(Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names and their lines, without importing any of them."""
-        found = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
-        return found or click.Command.shell_complete(self, ctx, incomplete)
+        """Complete names without importing any command."""
+        items = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; errors of ours become a message and their exit code."""
+        """Run a command; an error of Penstock becomes a message and an exit code."""
         try:
             return super().invoke(ctx)
-        except (PenstockError, Failure) as error:
+        except (PenstockError, CliError) as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(code_of(error))
         except KeyboardInterrupt:
@@ -95,5 +95,5 @@ def main() -> None:
     The app is found by a module:attr that you give, else by app under [tool.penstock] in pyproject.toml, else by
     $PENSTOCK_APP. What needs no task runs without its code: give --namespace, and --url or $PENSTOCK_URL.
 
-    Data goes to stdout, talk to stderr; -o json makes the data JSON.
+    Data goes to stdout, messages to stderr; -o json makes the data JSON.
     """

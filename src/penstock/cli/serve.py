@@ -13,10 +13,10 @@ from typing import Any, Final
 import click
 
 from penstock.api.program import Program
-from penstock.cli.exit_codes import Exit, Failure, cannot_listen
+from penstock.cli.exit_codes import CliError, Exit, cannot_listen
 from penstock.cli.help import examples
-from penstock.cli.logs import talk
-from penstock.cli.options import targeted
+from penstock.cli.logs import configure_logging
+from penstock.cli.options import with_target
 from penstock.cli.output import Printer
 from penstock.cli.target import Target
 from penstock.errors import PenstockError
@@ -24,18 +24,18 @@ from penstock.worker.queue_stream import QueueStream
 
 log = logging.getLogger("penstock.http")
 
-_KEPT_ALIVE: Final = 30  #: seconds that a quiet connection is kept
-_CONNECTIONS: Final = 1_000  #: at once; more are told to come back
-_GRACE: Final = 10  #: seconds that requests get when it stops
-_BIGGEST_HEAD: Final = 32 * 1024  #: bytes of a request's line and headers
-#: errors of a machine whose hosts file names an address of IPv6, which it has not
+_KEEP_ALIVE_TIMEOUT: Final = 30  #: seconds that an idle connection is kept
+_MAX_CONNECTIONS: Final = 1_000  #: at once; more are answered with 503
+_STOP_TIMEOUT: Final = 10  #: seconds that running requests get at a stop
+_MAX_HEADER_BYTES: Final = 32 * 1024  #: of a request's line and headers
+#: Errors on a machine without IPv6 whose hosts file has an IPv6 address.
 _NO_IPV6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @click.command(
     epilog=examples(
         "penstock serve shop.tasks:app",
-        "penstock serve --namespace shop --url redis://db:6379     # look and steer, without the code",
+        "penstock serve --namespace shop --url redis://db:6379     # look and run_on_matching, without the code",
         "PENSTOCK_HTTP_TOKENS=admin:$SECRET penstock serve shop.tasks:app --host 0.0.0.0",
     )
 )
@@ -48,7 +48,7 @@ _NO_IPV6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 @click.option("--proxy", "proxies", multiple=True, metavar="NETWORK", help="Where that proxy is.  [default: here]")
 @click.option("--root-path", default="", metavar="PATH", help="The path under which a proxy shows it.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every request.")
-@targeted
+@with_target
 def serve(
     target: Target,
     printer: Printer,
@@ -69,61 +69,63 @@ def serve(
     and $PENSTOCK_HTTP_TRUST than here, where everybody on the machine can read them. Without any it listens on this
     machine only.
     """
-    talk("INFO", printer.form)
-    http, uvicorn = _extra("penstock.http.credentials"), _extra("uvicorn")
-    trust = http.parse_trust(trust_header or "", proxies)
-    access = http.access(http.parse_tokens(tokens), http.parse_users(users), trust)
+    configure_logging("INFO", printer.format)
+    credentials, uvicorn = _import_extra("penstock.http.credentials"), _import_extra("uvicorn")
+    trust = credentials.parse_trust(trust_header or "", proxies)
+    access = credentials.access(credentials.parse_tokens(tokens), credentials.parse_users(users), trust)
     if access.is_open and not _is_loopback(host):
-        raise Failure(
+        raise CliError(
             f"--host {host}: others could ask, so set $PENSTOCK_HTTP_TOKENS, --token, --user or --trust-header",
             Exit.USAGE,
         )
     program = _program(target, path)
-    service = _extra("penstock.http.route_table").make_service(program, access)
+    service = _import_extra("penstock.http.route_table").make_service(program, access)
     config = uvicorn.Config(
         service,
-        http=_extra("penstock.http.header_timeout").HeaderTimeoutProtocol,
+        http=_import_extra("penstock.http.header_timeout").HeaderTimeoutProtocol,
         ws="none",
         root_path=root_path,
         log_config=None,
         access_log=verbose,
         server_header=False,
-        proxy_headers=False,  # who connected decides, not what a header says
-        timeout_keep_alive=_KEPT_ALIVE,
-        timeout_graceful_shutdown=_GRACE,
-        limit_concurrency=_CONNECTIONS,
-        h11_max_incomplete_event_size=_BIGGEST_HEAD,
+        proxy_headers=False,  # the peer's address counts, not a header
+        timeout_keep_alive=_KEEP_ALIVE_TIMEOUT,
+        timeout_graceful_shutdown=_STOP_TIMEOUT,
+        limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
     )
     logging.getLogger("uvicorn.error").setLevel("INFO" if verbose else "WARNING")
     _Server(uvicorn.Server(config), program, access.is_open).run(_listen(host, port))
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """On every address of this host; uvicorn would only log the number of an error, and exit with a code of its own."""
-    found: list[socket.socket] = []
+    """Listen on every address of this host; uvicorn would log an error number only, and use an exit code of its own."""
+    sockets: list[socket.socket] = []
     try:
         infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in sorted({(info[0], info[4]) for info in infos}):
-            found.append(socket.create_server(address, family=family))
+            sockets.append(socket.create_server(address, family=family))
     except OSError as error:
-        if not found or error.errno not in _NO_IPV6:
+        if not sockets or error.errno not in _NO_IPV6:
             raise cannot_listen(host, port, error, "--port") from None
-    return found
+    return sockets
 
 
 class _Server:
-    """Uvicorn, and a line about where it listens once it does, and one if what it serves cannot be reached."""
+    """Uvicorn, with a log line once it listens, and a warning if Penstock's server cannot be used."""
 
-    def __init__(self, server: Any, program: Program, alone: bool) -> None:  # noqa: FBT001  (one caller)
+    def __init__(self, server: Any, program: Program, is_open: bool) -> None:  # noqa: FBT001  (one caller)
         self._server = server
         self._startup = server.startup
         server.startup = self._started
         self._program = program
-        self._alone = alone
-        self._looking: asyncio.Task[None] | None = None
+        self._is_open = is_open
+        self._check: asyncio.Task[None] | None = None
 
     def run(self, sockets: list[socket.socket]) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises again what stopped it, and that is no failure
+        signal.signal(
+            signal.SIGTERM, lambda *_: None
+        )  # uvicorn raises the signal again after it has stopped; that is no failure
         self._server.run(sockets)
         if not self._server.started:
             raise click.exceptions.Exit(Exit.FAILED)
@@ -131,15 +133,15 @@ class _Server:
     async def _started(self, sockets: Any = None) -> None:
         await self._startup(sockets)
         for server in self._server.servers:
-            for one in server.sockets:
-                host, port = one.getsockname()[:2]
-                shown = f"[{host}]" if ":" in host else host
-                who = "this machine only, no credentials are set" if self._alone else "with credentials"
-                log.info("Penstock %s serves http://%s:%d (%s)", version("penstock"), shown, port, who)
-        self._looking = asyncio.create_task(self._look())  # while requests are answered already
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
+                host = f"[{host}]" if ":" in host else host
+                access = "this machine only, no credentials are set" if self._is_open else "with credentials"
+                log.info("Penstock %s serves http://%s:%d (%s)", version("penstock"), host, port, access)
+        self._check = asyncio.create_task(self._check_server())  # requests are answered meanwhile
 
-    async def _look(self) -> None:
-        """Whether the server can be used; if not, people should not have to find out by asking."""
+    async def _check_server(self) -> None:
+        """Warn at once if the server cannot be used, rather than at the first request."""
         try:
             await self._program.client().views.now()
         except PenstockError as error:
@@ -147,13 +149,13 @@ class _Server:
 
 
 def _program(target: Target, path: str | None) -> Program:
-    """The app's, or an empty one for a namespace without its code."""
-    chosen = Target(path or target.app, target.url, target.namespace)
-    client, app = chosen.open()
+    """The app's program, or an empty one for a namespace without its code."""
+    target = Target(path or target.app, target.url, target.namespace)
+    client, app = target.open()
     if app is not None:
         app.program.name = app.name
         return app.program
-    return Program(target.namespace or "", chosen.settings(), lambda: client, QueueStream)
+    return Program(target.namespace or "", target.settings(), lambda: client, QueueStream)
 
 
 def _is_loopback(host: str) -> bool:
@@ -163,10 +165,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _extra(module: str) -> Any:
+def _import_extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name not in {"starlette", "uvicorn"}:
             raise
-        raise Failure("penstock serve needs more packages: pip install 'penstock[http]'", Exit.USAGE) from None
+        raise CliError("penstock serve needs more packages: pip install 'penstock[http]'", Exit.USAGE) from None

@@ -1,4 +1,4 @@
-"""Stopping by signal: the first asks, the second insists, the third is nobody's but the system's."""
+"""Stopping by signal: the first stops gracefully, the second at once, the third is handled by the system."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """While it is entered, the first signal sets `stopped` and the second `hurry`."""
+    """While it is entered, the first signal sets `stopped` and the second sets `hurry`."""
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
@@ -21,23 +21,23 @@ class Signals:
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            self._loop.add_signal_handler(number, self._told, number)
+            self._loop.add_signal_handler(number, self._on_signal, number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        self._remove_handlers()
 
-    def _told(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if not self.stopped.is_set():
             log.info("%s: no more jobs are taken, those that run may finish; again to stop at once", number.name)
             self.stopped.set()
             return
         log.warning("%s again: the jobs that run are cancelled and given back", number.name)
         self.hurry.set()
-        self._let_go()
+        self._remove_handlers()
 
-    def _let_go(self) -> None:
+    def _remove_handlers(self) -> None:
         for number in _SIGNALS:
             self._loop.remove_signal_handler(number)

@@ -1,4 +1,4 @@
-"""`penstock top`: queues, workers, rates, latencies and lanes, as they are now."""
+"""`penstock top`: a live view of queues, workers, rates, latencies and lanes."""
 
 import asyncio
 import json
@@ -14,17 +14,31 @@ import msgspec
 
 from penstock.api.job import moment
 from penstock.cli.help import examples
-from penstock.cli.options import duration, targeted
-from penstock.cli.output import Printer, counted, span, table_lines, width
+from penstock.cli.options import duration, with_target
+from penstock.cli.output import Printer, plural, span, table_lines, width
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
+from penstock.engine.read.lane_views import LaneStatus
 from penstock.engine.read.rates import Flow, Rates, Sample
 from penstock.engine.read.views import Node, QueueSettings
 
-_LANES = 6
-_QUEUES = ("queue", "", "ready", "held", "scheduled", "running", "dead", "in/s", "done/s", "failed/s", "wait", "run")
-_WORKERS = ("worker", "busy", "slots", "queues", "up", "heard of")
-_COLUMNS = ("lane", "in use", "limit", "waiting", "")
+_MAX_LANES = 6
+_QUEUE_COLUMNS = (
+    "queue",
+    "",
+    "ready",
+    "held",
+    "scheduled",
+    "running",
+    "dead",
+    "in/s",
+    "done/s",
+    "failed/s",
+    "wait",
+    "run",
+)
+_WORKER_COLUMNS = ("worker", "busy", "slots", "queues", "up", "heard of")
+_LANE_COLUMNS = ("lane", "in use", "limit", "waiting", "")
 
 
 @click.command(
@@ -33,35 +47,35 @@ _COLUMNS = ("lane", "in use", "limit", "waiting", "")
 @click.option("--interval", type=duration, default="1s", show_default=True, help="Between two looks.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many looks.")
 @click.option("--once", is_flag=True, help="One look, over one interval.")
-@targeted
+@with_target
 def top(target: Target, printer: Printer, interval: float, count: int | None, *, once: bool) -> None:
     """Show what moves: queues, workers, rates, latencies, lanes.
 
     Ctrl-C or q ends it. Rates and mean latencies are those since the look before: wait is from ready to running. With
     -o json an object per look and line.
     """
-    client = target.open_hub()
-    looks = 1 if once else count
+    client = target.open_client()
+    frames = 1 if once else count
     live = sys.stdout.isatty() and not printer.is_json and not once
 
-    async def work(client: Client) -> None:
-        gauges, left = Rates(client.engine), looks or -1
-        await gauges.sample(0)
-        with _screen() if live else _keys() as pressed:
-            while not pressed.is_set():
+    async def refresh(client: Client) -> None:
+        rates, left = Rates(client.engine), frames or -1
+        await rates.sample(0)
+        with _full_screen() if live else _quit_key() as quit_pressed:
+            while not quit_pressed.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(pressed.wait(), interval)
-                _draw(await gauges.sample(_LANES), client, printer, live=live)
+                    await asyncio.wait_for(quit_pressed.wait(), interval)
+                _draw(await rates.sample(_MAX_LANES), client, printer, live=live)
                 left -= 1
                 if left == 0:
                     return
 
-    run(client, work)
+    run(client, refresh)
 
 
 def _draw(sample: Sample, client: Client, printer: Printer, *, live: bool) -> None:
     if printer.is_json:
-        click.echo(msgspec.json.encode(_described(sample, client.engine.keys.namespace)))
+        click.echo(msgspec.json.encode(_as_json(sample, client.engine.keys.namespace)))
         return
     lines = list(_frame(sample, client))
     if live:
@@ -77,20 +91,20 @@ def _frame(sample: Sample, client: Client) -> Iterator[str]:
     when = datetime.fromtimestamp(sample.at, UTC).astimezone()
     busy = sum(sample.busy.values())
     yield _bold(f"penstock top  {client.engine.keys.namespace} on {client.endpoint}  {when:%H:%M:%S}")
-    workers = counted(len(sample.workers), "worker", "workers")
-    yield f"{counted(jobs, 'job', 'jobs')}, {busy:,} running on {workers}"
+    workers = plural(len(sample.workers), "worker", "workers")
+    yield f"{plural(jobs, 'job', 'jobs')}, {busy:,} running on {workers}"
     yield ""
-    yield from _table(_QUEUES, [_queue(name, sample) for name in _names(sample)], "no queues yet")
+    yield from _table(_QUEUE_COLUMNS, [_queue_cells(name, sample) for name in _busiest_queues(sample)], "no queues yet")
     yield ""
     nodes = sorted(sample.workers, key=lambda node: (-sample.busy.get(node.worker, 0), node.worker))
-    yield from _table(_WORKERS, [_worker(node, sample) for node in nodes], "no live workers")
+    yield from _table(_WORKER_COLUMNS, [_worker_cells(node, sample) for node in nodes], "no live workers")
     if sample.lanes:
         yield ""
-        yield from _table(_COLUMNS, [_lane(one) for one in sample.lanes], "")
+        yield from _table(_LANE_COLUMNS, [_lane_cells(lane) for lane in sample.lanes], "")
 
 
-def _names(sample: Sample) -> list[str]:
-    """Those through which most goes first."""
+def _busiest_queues(sample: Sample) -> list[str]:
+    """All queues, those with the most traffic first."""
 
     def order(name: str) -> tuple[float, str]:
         flow = sample.flows.get(name, Flow())
@@ -99,7 +113,7 @@ def _names(sample: Sample) -> list[str]:
     return sorted(sample.counts.keys() | sample.settings.keys(), key=order)
 
 
-def _queue(name: str, sample: Sample) -> list[Any]:
+def _queue_cells(name: str, sample: Sample) -> list[Any]:
     counts, flow = sample.counts.get(name, {}), sample.flows.get(name, Flow())
     setting = sample.settings.get(name, QueueSettings())
     rates = [_rate(flow.enqueued), _rate(flow.done), _rate(flow.failed)]
@@ -107,7 +121,7 @@ def _queue(name: str, sample: Sample) -> list[Any]:
     return [name, "paused" if setting.paused else "", *numbers, *rates, _time(flow.wait), _time(flow.run)]
 
 
-def _worker(node: Node, sample: Sample) -> list[Any]:
+def _worker_cells(node: Node, sample: Sample) -> list[Any]:
     info = _info(node)
     heard = span(max(sample.at - (node.alive_until - node.life) / 1000, 0))
     up = span(max(sample.at - node.since / 1000, 0))
@@ -116,22 +130,22 @@ def _worker(node: Node, sample: Sample) -> list[Any]:
     return [node.worker, sample.busy.get(node.worker, 0), info.get("slots"), queues, up, f"{heard} ago{stalled}"]
 
 
-def _lane(one: Any) -> list[Any]:
-    kind = "lock" if one.is_lock else "ordered" if one.ordered else one.rate
-    return [one.name, one.in_use, one.limit, one.waiting, f"{kind}{' paused' if one.paused else ''}"]
+def _lane_cells(lane: LaneStatus) -> list[Any]:
+    kind = "lock" if lane.is_lock else "ordered" if lane.ordered else lane.rate
+    return [lane.name, lane.in_use, lane.limit, lane.waiting, f"{kind}{' paused' if lane.paused else ''}"]
 
 
 def _info(node: Node) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(node.info)
+        info: dict[str, Any] = json.loads(node.info)
     except ValueError:
         return {}
-    return found
+    return info
 
 
-def _table(columns: tuple[str, ...], rows: list[list[Any]], nothing: str) -> Iterator[str]:
+def _table(columns: tuple[str, ...], rows: list[list[Any]], if_empty: str) -> Iterator[str]:
     if not rows:
-        yield nothing
+        yield if_empty
         return
     title, *lines = table_lines(columns, rows)
     yield _bold(title)
@@ -151,7 +165,7 @@ def _bold(text: str) -> str:
 
 
 def _cut(line: str, columns: int) -> str:
-    """No wider than the terminal; a style at its ends takes no room."""
+    """The line cut to the width of the terminal, with its style."""
     plain = click.unstyle(line)
     if width(plain) <= columns:
         return line
@@ -159,7 +173,7 @@ def _cut(line: str, columns: int) -> str:
     return _bold(cut) if plain != line else cut
 
 
-def _described(sample: Sample, namespace: str) -> dict[str, Any]:
+def _as_json(sample: Sample, namespace: str) -> dict[str, Any]:
     return {
         "namespace": namespace,
         "at": moment(round(sample.at * 1000)),
@@ -170,44 +184,45 @@ def _described(sample: Sample, namespace: str) -> dict[str, Any]:
                 "counts": sample.counts.get(name, {}),
                 **sample.flows.get(name, Flow())._asdict(),
             }
-            for name in _names(sample)
+            for name in _busiest_queues(sample)
         ],
         "workers": [
             {"worker": node.worker, "busy": sample.busy.get(node.worker, 0), "slots": _info(node).get("slots")}
             for node in sample.workers
         ],
         "lanes": [
-            {"lane": one.name, "in_use": one.in_use, "limit": one.limit, "waiting": one.waiting} for one in sample.lanes
+            {"lane": lane.name, "in_use": lane.in_use, "limit": lane.limit, "waiting": lane.waiting}
+            for lane in sample.lanes
         ],
     }
 
 
 @contextmanager
-def _screen() -> Iterator[asyncio.Event]:
-    """The whole terminal, as it was before in the end."""
+def _full_screen() -> Iterator[asyncio.Event]:
+    """Use the whole terminal, and restore it in the end."""
     click.echo("\x1b[?1049h\x1b[?25l", nl=False)
     try:
-        with _keys() as pressed:
-            yield pressed
+        with _quit_key() as quit_pressed:
+            yield quit_pressed
     finally:
         click.echo("\x1b[?25h\x1b[?1049l", nl=False)
 
 
 @contextmanager
-def _keys() -> Iterator[asyncio.Event]:
-    """Set when q is pressed, where there is a terminal to press it on."""
-    pressed, loop = asyncio.Event(), asyncio.get_running_loop()
+def _quit_key() -> Iterator[asyncio.Event]:
+    """An event that is set when q is pressed on a terminal."""
+    quit_pressed, loop = asyncio.Event(), asyncio.get_running_loop()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield pressed
+        yield quit_pressed
         return
-    import termios  # noqa: PLC0415  (not everywhere)
+    import termios  # noqa: PLC0415  (not on every platform)
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
-    loop.add_reader(sys.stdin, lambda: pressed.set() if sys.stdin.read(1) in "qQ" else None)
+    loop.add_reader(sys.stdin, lambda: quit_pressed.set() if sys.stdin.read(1) in "qQ" else None)
     try:
-        yield pressed
+        yield quit_pressed
     finally:
         loop.remove_reader(sys.stdin)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""`penstock worker`: a supervisor and its children, until told to stop."""
+"""`penstock worker`: a supervisor and its child processes, until told to stop."""
 
 import asyncio
 import importlib
@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.exit_codes import Exit, Failure, cannot_listen
+from penstock.cli.exit_codes import CliError, Exit, cannot_listen
 from penstock.cli.help import examples
-from penstock.cli.logs import talk
-from penstock.cli.options import duration, targeted
+from penstock.cli.logs import configure_logging
+from penstock.cli.options import duration, with_target
 from penstock.cli.output import Printer, clean, pad, width
 from penstock.cli.signals import Signals
-from penstock.cli.target import Target, mention
+from penstock.cli.target import Target, note_embedded_server
 from penstock.errors import BadOption
 from penstock.model.durations import show
 from penstock.model.settings import concurrency as checked_concurrency
@@ -38,14 +38,14 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 def size(text: str) -> int:
     """Bytes, from a number of them or a text such as 500m or 2g."""
-    found = re.fullmatch(r"(\d+)([kmg]?)(?:i?b)?", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"(\d+)([kmg]?)(?:i?b)?", text.strip().lower())
+    if not match:
         raise click.BadParameter(f"{text!r}: use a number of bytes, or such as 500m or 2g")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
-def place(text: str) -> tuple[str, int]:
-    """PORT or HOST:PORT. Who asks there needs no credentials, so without a host only this machine may."""
+def listen_address(text: str) -> tuple[str, int]:
+    """Parse PORT or HOST:PORT. Requests need no credentials, so the default host is this machine only."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise click.BadParameter(f"{text!r}: use a port, or host:port")
@@ -77,14 +77,14 @@ def place(text: str) -> tuple[str, int]:
 @click.option("--max-age", type=duration, metavar="DURATION", help="Replace one that is older than that.")
 @click.option(
     "--health-port",
-    type=place,
+    type=listen_address,
     metavar="[HOST:]PORT",
     help="Answer /livez, /readyz and /metrics there: to this machine only, to others with 0.0.0.0:PORT.",
 )
 @click.option("--burst", is_flag=True, help="End when nothing is ready or running.")
-@click.option("--reload", is_flag=True, help="Begin anew when a file changes; needs the package watchfiles.")
+@click.option("--reload", is_flag=True, help="Restart when a file changes; needs the package watchfiles.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every job, too.")
-@targeted
+@with_target
 def worker(
     target: Target,
     printer: Printer,
@@ -110,18 +110,18 @@ def worker(
     With -o json the log is a JSON object per line.
     """
     level = "DEBUG" if verbose else "INFO"
-    talk(level, printer.form)
+    configure_logging(level, printer.format)
     setup = ChildSetup(
         app=path or target.app,
         url=target.url,
         namespace=target.namespace,
         concurrency=None if concurrency is None else checked_concurrency(concurrency),
         queues=queues,
-        lease=_life(lease),
+        lease=_checked_lease(lease),
         grace=GRACE if grace is None else grace,
         max_jobs=max_jobs,
         level=level,
-        form=printer.form,
+        form=printer.format,
     )
     plan = Plan(setup, "penstock.cli.child_main", processes, Limits(max_age, max_rss), burst, reload)
     supervisor = Supervisor(plan, lambda hello: _banner(plan, hello, quiet=printer.is_json))
@@ -131,8 +131,8 @@ def worker(
         raise click.exceptions.Exit(failed.code) from None  # the child has said why
 
 
-def _life(lease: float | None) -> float:
-    """A supervisor runs no user code, so that it needs less than a worker inside a program."""
+def _checked_lease(lease: float | None) -> float:
+    """The lease in seconds. A supervisor runs no user code, so it can do with less than a worker inside a program."""
     lease = _LEASE if lease is None else lease
     if lease * 1000 < SHORTEST:
         raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
@@ -163,42 +163,41 @@ def _watcher() -> Any:
     try:
         return importlib.import_module("watchfiles")  # an extra
     except ImportError:
-        raise Failure("--reload needs watchfiles: pip install 'penstock[reload]'", Exit.USAGE) from None
+        raise CliError("--reload needs watchfiles: pip install 'penstock[reload]'", Exit.USAGE) from None
 
 
 async def _reload(supervisor: Supervisor, watchfiles: Any) -> None:
     async for changes in watchfiles.awatch(Path.cwd(), watch_filter=watchfiles.PythonFilter()):
         names = ", ".join(sorted({Path(name).name for _, name in changes})[:3])
-        log.info("%s changed: the worker begins anew", names)
+        log.info("%s changed: the worker restarts", names)
         supervisor.replace_all("the code has changed")
 
 
-def made_of(queues: str, concurrency: int, lease: float, processes: int = 1) -> list[tuple[str, str]]:
-    """What the worker is made of, as the banner says it."""
-    many = f"{processes} processes of " if processes > 1 else ""
+def _capacity(queues: str, concurrency: int, lease: float, processes: int = 1) -> list[tuple[str, str]]:
+    prefix = f"{processes} processes of " if processes > 1 else ""
     return [
         ("queues", "all" if queues == "*" else queues),
-        ("slots", f"{many}{concurrency}, lease {show(round(lease * 1000))}"),
+        ("slots", f"{prefix}{concurrency}, lease {show(round(lease * 1000))}"),
     ]
 
 
 def _banner(plan: Plan, hello: dict[str, Any], *, quiet: bool) -> None:
-    mention(hello["url"], always=True)
+    note_embedded_server(hello["url"], always=True)
     if quiet:
         return
     lines = [
         ("app", hello["app"]),
         ("namespace", hello["namespace"]),
         ("server", hello["server"]),
-        *made_of(hello["queues"], hello["concurrency"], plan.setup.lease, plan.processes),
+        *_capacity(hello["queues"], hello["concurrency"], plan.setup.lease, plan.processes),
     ]
     click.secho(f"Penstock {version('penstock')} worker, process {os.getpid()}", bold=True, err=True)
     for name, text in lines:
         click.echo(f"  {name:<10} {clean(text)}", err=True)
-    widest = max((width(name) for name, _ in hello["tasks"]), default=0)
+    name_width = max((width(name) for name, _ in hello["tasks"]), default=0)
     title = "tasks"
     for name, queue in hello["tasks"]:
-        click.echo(f"  {title:<10} {pad(clean(name), widest)}  in {clean(queue)}", err=True)
+        click.echo(f"  {title:<10} {pad(clean(name), name_width)}  in {clean(queue)}", err=True)
         title = ""
     if not hello["tasks"]:
         click.echo("  tasks      none: does the app's module import those that define them?", err=True)
