@@ -1,6 +1,6 @@
-"""The pytest plugin: the fixture `penstock` is a sandbox around your app. It is there when Penstock is installed.
+"""The pytest plugin: the fixture `penstock` is a sandbox around your app. Installing Penstock activates it.
 
-It imports the rest of Penstock with the first test that needs it, so that other tests do not wait for that.
+It imports the rest of Penstock at the first test that needs it, so that other tests do not pay for the import.
 """
 
 import importlib
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.testing import Sandbox
 
-_WHICH = (
+_NO_APP = (
     'which app is to be tested? Name it in pyproject.toml, [tool.penstock] app = "module:attribute", '
     "or write a fixture penstock_app that returns it"
 )
@@ -33,29 +33,29 @@ def penstock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server of this test run: $PENSTOCK_TEST_URL, or an embedded one that the processes of xdist share."""
     from penstock.testing.server import VARIABLE, serve  # noqa: PLC0415  (see above)
 
-    if given := os.environ.get(VARIABLE):
-        yield given
+    if url := os.environ.get(VARIABLE):
+        yield url
         return
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
-    url, user = serve(Path(shared) / "penstock")
+    url, server = serve(Path(shared) / "penstock")
     yield url
-    user.release()
+    server.release()
 
 
 @pytest.fixture(scope="session")
 def penstock_app() -> "Penstock":
-    """The app that is tested; override it if it is not the one that the project names."""
+    """The tested app: the one that the project names; override this fixture to test another."""
     from penstock.app import Penstock  # noqa: PLC0415  (see above)
     from penstock.model.settings import load  # noqa: PLC0415
 
     module, _, attribute = (load({}).app or "").partition(":")
     if not module:
-        pytest.fail(_WHICH, pytrace=False)
-    found: Any = getattr(importlib.import_module(module), attribute or "app", None)
-    if not isinstance(found, Penstock):
-        pytest.fail(f"{module}:{attribute or 'app'} is {found!r} and no Penstock; {_WHICH}", pytrace=False)
-    return found
+        pytest.fail(_NO_APP, pytrace=False)
+    app: Any = getattr(importlib.import_module(module), attribute or "app", None)
+    if not isinstance(app, Penstock):
+        pytest.fail(f"{module}:{attribute or 'app'} is {app!r} and no Penstock; {_NO_APP}", pytrace=False)
+    return app
 
 
 @pytest.fixture

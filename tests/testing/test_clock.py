@@ -171,7 +171,7 @@ async def test_a_worker_in_the_background_lives_on_and_sees_what_is_due(app: Pen
         assert await again.result(timeout=30) == "done"
 
 
-async def test_it_can_run_by_itself(app: Penstock, sandbox: Sandbox) -> None:
+async def test_a_clock_can_tick_by_itself(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     async def work() -> str:
         return "done"
@@ -187,7 +187,7 @@ async def test_it_can_run_by_itself(app: Penstock, sandbox: Sandbox) -> None:
     assert sandbox.clock() == before
 
 
-def test_it_never_goes_back() -> None:
+def test_a_clock_never_goes_back() -> None:
     clock = Clock()
     with pytest.raises(BadOption, match="cannot go back"):
         clock.move_to(datetime.now(UTC) - timedelta(days=1))
@@ -195,7 +195,7 @@ def test_it_never_goes_back() -> None:
         clock.advance(-1)
 
 
-def test_it_follows_who_replaces_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_follows_a_library_that_replaces_the_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, real = Clock(), time.time
     begin = clock()
     monkeypatch.setattr(time, "time", lambda: real() + 3600)

@@ -221,7 +221,7 @@ def test_middleware_that_waits_needs_a_loop_and_says_so(app: Penstock, sandbox: 
         work.enqueue_sync()
 
 
-def test_it_is_given_what_the_lifespan_gives(single: Server) -> None:
+def test_an_inline_job_has_the_state_of_the_lifespan(single: Server) -> None:
     story: list[str] = []
 
     @asynccontextmanager
@@ -270,7 +270,7 @@ def test_what_a_worker_runs_is_not_failed_by_what_it_enqueues(app: Penstock, san
     assert job.result_sync(timeout=0) == "done"
 
 
-def test_it_goes_on_though_it_was_taken_for_dead(app: Penstock, sandbox: Sandbox) -> None:
+def test_inline_runs_go_on_after_their_worker_was_retired(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     def work() -> int:
         return 1

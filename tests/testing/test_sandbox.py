@@ -79,7 +79,7 @@ def test_a_sandbox_that_is_not_open_says_so(app: Penstock, single: Server) -> No
         sandbox.__enter__()
 
 
-def test_it_is_idle_although_a_queue_is_paused_or_a_rate_is_used_up(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_sandbox_is_idle_although_a_queue_is_paused_or_a_rate_is_used_up(app: Penstock, sandbox: Sandbox) -> None:
     ran: list[str] = []
 
     @app.task(lane=Lane("slow", rate="1/s", burst=1))

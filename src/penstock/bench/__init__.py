@@ -1,6 +1,6 @@
-"""Measures this machine: Penstock beside a bare loop, on the same server, in the same run, all in this process.
+"""Measures this machine: Penstock beside a bare loop, on the same server and in this process.
 
-Figures of one run on one machine compare with each other; alone they say little.
+Compare figures of one run with each other; alone they say little.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from penstock.app import Penstock
 from penstock.bench.bare import PAGE, Bare
 from penstock.engine.repair.audit import audit
 
-ROUNDS: Final = 5  #: of what is compared with the bare loop; the machine is never quite quiet
+ROUNDS: Final = 5  #: of a comparison with the bare loop; the median counts, for the machine is never idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Measure:
 
 
 async def run(url: str | None = None, jobs: int = 20_000, report: Callable[[str], None] = print) -> list[Measure]:
-    """All figures; takes about a minute with 20,000 jobs."""
-    found: list[Measure] = []
+    """Measure everything; takes about a minute with 20,000 jobs."""
+    measures: list[Measure] = []
     async with _app(url) as (app, async_task, thread_task):
         client = await app.client.endpoint.client()
         bare = await Bare(client).open()
@@ -44,22 +44,22 @@ async def run(url: str | None = None, jobs: int = 20_000, report: Callable[[str]
         payloads = [["bench:noop", {"number": i}] for i in range(jobs)]
         rounds = [await _round(app, bare, async_task, payloads) for _ in range(ROUNDS)]
         put, take, bare_put, bare_take = _median(rounds)
-        found.append(Measure("enqueue_many", put, "jobs/s", bare_put))
-        found.append(Measure("drain, async tasks", take, "jobs/s", bare_take))
+        measures.append(Measure("enqueue_many", put, "jobs/s", bare_put))
+        measures.append(Measure("drain, async tasks", take, "jobs/s", bare_take))
         await app.enqueue_many(thread_task.call(i) for i in range(jobs // 4))
-        found.append(Measure("drain, def tasks in threads", await _drain(app, jobs // 4), "jobs/s", bare_take))
-        found.append(Measure("enqueue, 100 at once", await _concurrent(async_task, jobs // 2), "jobs/s", bare_put))
-        trip = await _rate(1_000, _trips(bare, payloads[:1_000]))
-        found.append(Measure("enqueue, one by one", await _one_by_one(async_task, 1_000), "jobs/s", trip))
-        found.append(Measure("enqueue_sync, one by one", _one_by_one_sync(async_task, 1_000), "jobs/s", trip))
+        measures.append(Measure("drain, def tasks in threads", await _drain(app, jobs // 4), "jobs/s", bare_take))
+        measures.append(Measure("enqueue, 100 at once", await _concurrent(async_task, jobs // 2), "jobs/s", bare_put))
+        round_trips = await _rate(1_000, _round_trips(bare, payloads[:1_000]))
+        measures.append(Measure("enqueue, one by one", await _one_by_one(async_task, 1_000), "jobs/s", round_trips))
+        measures.append(Measure("enqueue_sync, one by one", _one_by_one_sync(async_task, 1_000), "jobs/s", round_trips))
         await app.run_until_idle()
         await bare.drain(_nothing)
-        found += await _latency(app, bare, 300)
-        found += await _lateness(app, 50)
+        measures += await _latency(app, bare, 300)
+        measures += await _lateness(app, 50)
         findings = await audit(app.client.engine)
         report(f"audit: {findings or 'clean'}")
         await client.delete(*app.client.engine.all_keys(), *bare.keys)
-    return found
+    return measures
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ class _Round(NamedTuple):
 
 
 async def _round(app: Penstock, bare: Bare, task: Task[[int], None, Any], payloads: list[Any]) -> _Round:
-    """Both ways, one right after the other."""
+    """Measure the bare loop and Penstock, one right after the other."""
     jobs = len(payloads)
     bare_put, bare_take = await _rate(jobs, bare.put(payloads)), await _rate(jobs, bare.drain(_nothing))
     put = await _rate(jobs, app.enqueue_many(task.call(i) for i in range(jobs)))
@@ -94,8 +94,8 @@ async def _round(app: Penstock, bare: Bare, task: Task[[int], None, Any], payloa
 
 
 def _median(rounds: list[_Round]) -> _Round:
-    """The round whose drain compares with the bare loop's as it mostly does."""
-    return sorted(rounds, key=lambda one: one.take / one.bare_take)[len(rounds) // 2]
+    """The round whose drain has the median share of the bare loop's."""
+    return sorted(rounds, key=lambda rates: rates.take / rates.bare_take)[len(rounds) // 2]
 
 
 async def _rate(number: int, work: Awaitable[Any]) -> float:
@@ -108,14 +108,14 @@ async def _nothing(_job: object) -> None:
     pass
 
 
-async def _trips(bare: Bare, jobs: list[Any]) -> None:
+async def _round_trips(bare: Bare, jobs: list[Any]) -> None:
     """Round trips that store one job each, one after another."""
     for job in jobs:
         await bare.put([job])
 
 
 async def _drain(app: Penstock, number: int) -> float:
-    # Two trips of a hundred are on their way at once, as many in each as the bare loop takes.
+    # Two leases of a hundred jobs are on their way at once, each as large as one of the bare loop.
     return await _rate(number, app.run_until_idle(concurrency=2 * PAGE))
 
 
@@ -153,13 +153,13 @@ async def _latency(app: Penstock, bare: Bare, number: int) -> list[Measure]:
         started.put_nowait(time.perf_counter())
 
     async def waits(send: Callable[[], Awaitable[Any]]) -> list[float]:
-        found = []
+        latencies = []
         for _ in range(number):
             begin = time.perf_counter()
             await send()
-            found.append((await started.get() - begin) * 1_000)
+            latencies.append((await started.get() - begin) * 1_000)
             await asyncio.sleep(0.005)  # until the worker waits again
-        return found
+        return latencies
 
     async with app.worker():
         ours = await waits(stamp.enqueue)
@@ -198,9 +198,9 @@ def _quantiles(name: str, ours: list[float], bare: list[float]) -> list[Measure]
 def table(measures: list[Measure]) -> str:
     """For a terminal."""
     lines = [f"{'':30}{'Penstock':>12}{'':8}{'bare loop':>12}{'share':>8}"]
-    for one in measures:
-        digits = 0 if one.unit == "jobs/s" else 2
-        bare = "" if one.bare is None else f"{one.bare:>12,.{digits}f}"
-        share = f"{one.share:>8.0%}" if one.share is not None and one.unit == "jobs/s" else ""
-        lines.append(f"{one.name:30}{one.value:>12,.{digits}f} {one.unit:7}{bare}{share}")
+    for measure in measures:
+        digits = 0 if measure.unit == "jobs/s" else 2
+        bare = "" if measure.bare is None else f"{measure.bare:>12,.{digits}f}"
+        share = f"{measure.share:>8.0%}" if measure.share is not None and measure.unit == "jobs/s" else ""
+        lines.append(f"{measure.name:30}{measure.value:>12,.{digits}f} {measure.unit:7}{bare}{share}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The least that a job queue can do with a script, as a yardstick.
 
-It takes a hundred jobs, notes who has them, decodes them, runs each as an asyncio task, and settles them with the next
-call. It keeps no states, attempts, retries, events, counts.
+It takes a hundred jobs, stores who holds them, decodes them, runs each as an asyncio task, and settles them with the
+next call. It keeps no states, attempts, retries, events or counts.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import msgspec
 from penstock.model.header import new_id
 
 PAGE: Final = 100
-_WAIT: Final = 2  #: seconds that an idle loop waits for a wake-up before it looks again
+_POLL_INTERVAL: Final = 2  #: seconds that an idle loop waits for a wake-up
 
 _PUT: Final = """#!lua
 local fields, members = {}, {}
@@ -86,7 +86,7 @@ class Bare:
             await asyncio.gather(*(asyncio.create_task(job(payload)) for payload in payloads))
 
     async def work(self, run: Callable[[Any], Awaitable[None]]) -> None:
-        """For ever: drain, then wait to be woken."""
+        """Drain, then wait to be woken, for ever."""
         while True:
             await self.drain(run)
-            await self._client.blpop([self._wake], timeout=_WAIT)
+            await self._client.blpop([self._wake], timeout=_POLL_INTERVAL)

@@ -5,8 +5,8 @@
     rx.events(app, kinds=["bury"]).subscribe(on_next=print)
     rx.stream(app.queue("mail"), limit=10).subscribe(on_next=handle)    # handle(lease): async with lease as job: ...
 
-Subscribe on a running event loop; what is sent arrives there. Disposing of a subscription ends it: what a stream has
-not settled goes back at once.
+Subscribe on a running event loop; items arrive there. Disposing of a subscription ends it: leases that a stream has
+not settled are released at once.
 """
 
 import asyncio
@@ -32,42 +32,42 @@ T = TypeVar("T")
 def events(
     app: Penstock, *, queue: str | None = None, since: Since = None, kinds: Iterable[str] | str | None = None
 ) -> "reactivex.Observable[Event]":
-    """What `app.events` gives; each subscription has its own place in the stream."""
-    chosen = kinds if kinds is None or isinstance(kinds, str) else tuple(kinds)
+    """The events of `app.events`; each subscription has its own position in the stream."""
+    kinds = kinds if kinds is None or isinstance(kinds, str) else tuple(kinds)
 
-    async def each(send: Callable[[Event], None]) -> None:
-        async for event in app.events(queue=queue, since=since, kinds=chosen):
-            send(event)
+    async def emit_all(emit: Callable[[Event], None]) -> None:
+        async for event in app.events(queue=queue, since=since, kinds=kinds):
+            emit(event)
 
-    return _observable(each)
+    return _observable(emit_all)
 
 
 def stream(queue: QueueControl, limit: int = 1) -> "reactivex.Observable[QueueLease]":
-    """What `queue.stream` gives: leases, at most `limit` of them unsettled, however slow the subscriber is."""
+    """The leases of `queue.stream`: at most `limit` are unsettled, however slow the subscriber is."""
 
-    async def each(send: Callable[[QueueLease], None]) -> None:
+    async def emit_all(emit: Callable[[QueueLease], None]) -> None:
         async with queue.stream(limit=limit) as leases:
             async for lease in leases:
-                send(lease)
+                emit(lease)
 
-    return _observable(each)
+    return _observable(emit_all)
 
 
 def from_async(items: Callable[[], AsyncIterator[T]]) -> "reactivex.Observable[T]":
-    """Any async iterator, made anew for each subscription."""
+    """An observable of an async iterator, which is created for each subscription."""
 
-    async def each(send: Callable[[T], None]) -> None:
+    async def emit_all(emit: Callable[[T], None]) -> None:
         async for item in items():
-            send(item)
+            emit(item)
 
-    return _observable(each)
+    return _observable(emit_all)
 
 
-def _observable(each: Callable[[Callable[[T], None]], Awaitable[None]]) -> "reactivex.Observable[T]":
+def _observable(emit_all: Callable[[Callable[[T], None]], Awaitable[None]]) -> "reactivex.Observable[T]":
     def subscribe(observer: abc.ObserverBase[T], _scheduler: Any = None) -> abc.DisposableBase:
-        async def pump() -> None:
+        async def run() -> None:
             try:
-                await each(observer.on_next)
+                await emit_all(observer.on_next)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001  (that is how an Observable says so)
@@ -76,7 +76,7 @@ def _observable(each: Callable[[Callable[[T], None]], Awaitable[None]]) -> "reac
                 observer.on_completed()
 
         loop = asyncio.get_running_loop()
-        task = loop.create_task(pump())
+        task = loop.create_task(run())
 
         def dispose() -> None:
             with suppress(RuntimeError):  # the loop was closed, and the task with it

@@ -1,4 +1,4 @@
-"""The chapters of the demo but the last: each shows one thing, and measures it."""
+"""The chapters of the demo except the last: each shows one feature and measures it."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ from penstock.demo.screen import COLOURS, Bar, Report, bad, chapter, good, say, 
 from penstock.demo.tasks import Span, app, debit, flaky, load, ordinary, report, resize
 from penstock.errors import JobFailed, PenstockError
 
-PATIENCE: Final = 30.0  #: seconds for what takes one on a machine with nothing else to do
+RESULT_TIMEOUT: Final = 30.0  #: seconds for a result that takes one on an idle machine
 ACCOUNTS: Final = ("ann", "bob", "cho")
 JOBS: Final = 2_000
 PRIORITIES: Final = (0, 30, 60, 90)
@@ -39,9 +39,9 @@ async def locks(measured: Report) -> None:
     began = monotonic()
     await _results(others)
     passed = monotonic() - began
-    found = sorted(zip(accounts, await _results(jobs), strict=True))
-    timeline(found, [COLOURS[ACCOUNTS.index(account)] for account, _ in found])
-    worst = max(at_once([span for name, span in found if name == account]) for account in ACCOUNTS)
+    runs = sorted(zip(accounts, await _results(jobs), strict=True))
+    timeline(runs, [COLOURS[ACCOUNTS.index(account)] for account, _ in runs])
+    worst = max(max_overlap([span for name, span in runs if name == account]) for account in ACCOUNTS)
     good(f"100 other jobs passed them by in {passed * 1000:.0f} ms")
     measured.add("debits of one account at once, at most", str(worst))
 
@@ -73,15 +73,16 @@ async def priorities(measured: Report) -> None:
 
 
 def _sample(order: Sequence[int]) -> str:
-    """Every so many of them, as a digit."""
-    shown = order[:: len(order) // 56]
-    return strip([str(one // 10) for one in shown], [COLOURS[PRIORITIES.index(one)] for one in shown])
+    """A sample of the priorities, each as a digit."""
+    sample = order[:: len(order) // 56]
+    colours = [COLOURS[PRIORITIES.index(priority)] for priority in sample]
+    return strip([str(priority // 10) for priority in sample], colours)
 
 
 def _too_early(started: Sequence[int]) -> int:
-    # The most urgent that started at its place or later: a job of less urgency than that was too early.
-    rest = list(itertools.accumulate(reversed(started), min))[::-1]
-    return sum(mine > best for mine, best in zip(started, rest, strict=True))
+    # A job started too early if a more urgent one started after it.
+    most_urgent_after = list(itertools.accumulate(reversed(started), min))[::-1]
+    return sum(own > best for own, best in zip(started, most_urgent_after, strict=True))
 
 
 async def delays(measured: Report) -> None:
@@ -109,7 +110,7 @@ async def retries(measured: Report) -> None:
         "A job that fails twice. Its worker is free for others meanwhile.",
     )
     job = await flaky.enqueue(2)
-    result = await job.result(timeout=PATIENCE)
+    result = await job.result(timeout=RESULT_TIMEOUT)
     status = await job.status()
     waits = _waits(status)
     for failure, wait in zip(status.attempts, waits, strict=True):
@@ -146,7 +147,7 @@ async def dead_letters(measured: Report, folder: Path) -> None:
 
 async def _failure(job: Job[Any]) -> None:
     try:
-        await job.result(timeout=PATIENCE)
+        await job.result(timeout=RESULT_TIMEOUT)
     except JobFailed:
         return
     raise PenstockError(f"job {job.id} did not fail")
@@ -186,14 +187,14 @@ async def batch(measured: Report) -> None:
         await pictures.open()
         group.create_task(_add(pictures, bar))
         spans = [await _counted(job, bar) async for job in pictures.as_completed()]
-    status = await pictures.wait(timeout=PATIENCE)
-    told = await (await app.get_job(f"{status.id}@then-1")).result(timeout=PATIENCE)
-    good(f"the report says: {told}")
-    measured.add(f"batch of {MEMBERS}, limit {LIMIT}: members at once, at most", str(at_once(spans)))
+    status = await pictures.wait(timeout=RESULT_TIMEOUT)
+    result = await (await app.get_job(f"{status.id}@then-1")).result(timeout=RESULT_TIMEOUT)
+    good(f"the report says: {result}")
+    measured.add(f"batch of {MEMBERS}, limit {LIMIT}: members at once, at most", str(max_overlap(spans)))
 
 
 async def _add(pictures: Batch, bar: Bar) -> None:
-    """As from a source that takes its time."""
+    """Add members slowly, as from a slow source."""
     async with pictures:
         for number in range(MEMBERS):
             await pictures.add(resize.call(number))
@@ -202,17 +203,17 @@ async def _add(pictures: Batch, bar: Bar) -> None:
 
 
 async def _results(jobs: Sequence[Job[Any]]) -> list[Any]:
-    return await asyncio.gather(*(job.result(timeout=PATIENCE) for job in jobs))
+    return await asyncio.gather(*(job.result(timeout=RESULT_TIMEOUT) for job in jobs))
 
 
 async def _counted(job: Job[Any], bar: Bar) -> Any:
-    result = await job.result(timeout=PATIENCE)
+    result = await job.result(timeout=RESULT_TIMEOUT)
     bar.step()
     return result
 
 
 async def _ended(job: Job[Any]) -> JobStatus:
-    await job.result(timeout=PATIENCE)
+    await job.result(timeout=RESULT_TIMEOUT)
     return await job.status()
 
 
@@ -220,7 +221,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def at_once(spans: Sequence[Span]) -> int:
-    """How many of these overlapped at most."""
+def max_overlap(spans: Sequence[Span]) -> int:
+    """The largest number of spans that overlap."""
     moments = sorted([(began, 1) for began, _ in spans] + [(ended, -1) for _, ended in spans])
     return max(itertools.accumulate(step for _, step in moments))

@@ -25,12 +25,12 @@ from penstock.errors import PenstockError
 from penstock.server.embedded import daemon
 
 PROCESSES: Final = 2
-_START: Final = 30.0  #: seconds in which worker processes have started, also on a busy machine
+_START_TIMEOUT: Final = 30.0  #: seconds for the worker processes to start, also on a busy machine
 
 
 def main() -> int:
-    """Run everything; 0 if the audit at the end found nothing."""
-    logging.getLogger("penstock").addHandler(logging.NullHandler())  # the story is told here
+    """Run everything; exit code 0 if the audit at the end has no findings."""
+    logging.getLogger("penstock").addHandler(logging.NullHandler())  # the demo prints its own story
     try:
         with _folder() as folder:
             clean = asyncio.run(_run(folder))
@@ -45,7 +45,7 @@ def main() -> int:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A directory for the server's data; afterwards the server has ended and the directory is gone."""
+    """A directory for the server's data; at the end the server is stopped and the directory removed."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
         yield folder
@@ -78,36 +78,36 @@ async def _run(folder: Path) -> bool:
         findings = await audit(app.client.engine)
         counts = await app.client.views.counts()
     report.add("the whole demo", f"{time.monotonic() - began:.1f} s")
-    _close(report, findings, sum(sum(states.values()) for states in counts.values()))
+    _print_summary(report, findings, sum(sum(states.values()) for states in counts.values()))
     return not findings
 
 
 @asynccontextmanager
 async def _workers(folder: Path) -> AsyncIterator[None]:
-    """A supervisor and its processes, as you would start them; they end with the block."""
+    """A supervisor and its worker processes, as users start them; they end with the block."""
     command = ["-m", "penstock.cli", "worker", "penstock.demo.tasks:app", "-p", str(PROCESSES), "-c", "50"]
     log = folder / "worker.log"
-    with log.open("wb") as talk:
+    with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603, ASYNC220  (our own; it is only started here)
-            [sys.executable, *command, "--url", f"embedded://{folder}"], stdout=talk, stderr=talk
+            [sys.executable, *command, "--url", f"embedded://{folder}"], stdout=output, stderr=output
         )
     try:
-        await _started(process, log)
+        await _wait_for_workers(process, log)
         yield
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait)
 
 
-async def _started(process: "subprocess.Popen[bytes]", log: Path) -> None:
-    late = time.monotonic() + _START
+async def _wait_for_workers(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
     while len(await app.client.views.workers()) < PROCESSES:
-        if process.poll() is not None or time.monotonic() > late:
+        if process.poll() is not None or time.monotonic() > deadline:
             raise PenstockError(f"its workers did not start:\n{log.read_text()}")  # noqa: ASYNC240
         await asyncio.sleep(0.02)
 
 
-def _close(report: Report, findings: Sequence[Finding], jobs: int) -> None:
+def _print_summary(report: Report, findings: Sequence[Finding], jobs: int) -> None:
     heading("Measured in this run")
     report.show()
     click.echo()

@@ -1,4 +1,4 @@
-"""What is seen of the demo: coloured and moving on a terminal, plain lines elsewhere."""
+"""The output of the demo: coloured and moving on a terminal, plain lines elsewhere."""
 
 import asyncio
 import sys
@@ -13,38 +13,38 @@ from penstock.demo.tasks import Span
 
 WIDTH: Final = 92
 COLOURS: Final = ("cyan", "magenta", "yellow", "green")
-_BAR: Final = 36
-_READING: Final = 1.6  #: seconds in which a person reads what a chapter is about
+_BAR_WIDTH: Final = 36
+_READING_PAUSE: Final = 1.6  #: seconds in which a person reads the introduction of a chapter
 
 
 @dataclass(slots=True)
 class Report:
-    """What was measured, for the table at the end."""
+    """The measurements, for the table at the end."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, what: str, measured: str) -> None:
-        self.rows.append((what, measured))
+    def add(self, name: str, value: str) -> None:
+        self.rows.append((name, value))
 
     def show(self) -> None:
-        left = max(len(what) for what, _ in self.rows)
-        for what, measured in self.rows:
-            say(f"{what:<{left}}   {click.style(measured, bold=True)}")
+        name_width = max(len(name) for name, _ in self.rows)
+        for name, value in self.rows:
+            say(f"{name:<{name_width}}   {click.style(value, bold=True)}")
 
 
 def is_live() -> bool:
-    """Somebody watches."""
+    """Whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
 async def chapter(title: str, code: str, text: str) -> None:
-    """What comes next: a title, the line of code that it is about, a sentence, and time to read them."""
+    """Introduce a chapter: its title, a line of code, a sentence, and time to read them."""
     heading(title)
     if code:
         say(click.style(code, fg="blue"))
     say(text)
     if is_live():
-        await asyncio.sleep(_READING)
+        await asyncio.sleep(_READING_PAUSE)
 
 
 def heading(title: str) -> None:
@@ -65,7 +65,7 @@ def bad(text: str) -> None:
 
 
 def timeline(rows: Sequence[tuple[str, Span]], colours: Sequence[str]) -> None:
-    """A line per run, from where it began to where it ended."""
+    """Print a line per run, from its start to its end."""
     first, last = min(span[0] for _, span in rows), max(span[1] for _, span in rows)
     name_width = max(len(name) for name, _ in rows)
     room = WIDTH - name_width - 14
@@ -80,7 +80,7 @@ def timeline(rows: Sequence[tuple[str, Span]], colours: Sequence[str]) -> None:
 
 
 def strip(texts: Sequence[str], colours: Sequence[str]) -> str:
-    """One character after the other, each in its colour."""
+    """Characters in their colours, joined."""
     return "".join(click.style(text, fg=colour) for text, colour in zip(texts, colours, strict=True))
 
 
@@ -89,15 +89,15 @@ class Bar:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._done = self._shown = 0
-        self.known = total  #: how many there are so far
+        self._done = self._drawn_step = 0
+        self.known = total  #: how many steps are known so far
         self._began = time.monotonic()
         self._steps = 100 if is_live() else 4
 
     def step(self) -> None:
         self._done += 1
-        if (at := self._done * self._steps // self._total) > self._shown:
-            self._shown = at
+        if (step := self._done * self._steps // self._total) > self._drawn_step:
+            self._drawn_step = step
             self._draw()
 
     def _draw(self) -> None:
@@ -111,14 +111,14 @@ class Bar:
             say(text)
 
     def _bar(self) -> str:
-        full, known = (round(number / self._total * _BAR) for number in (self._done, self.known))
-        done, waiting, none = (_glyph(*both) for both in (("█", "#"), ("▒", "+"), ("░", ".")))
-        rest = waiting * (known - full) + none * (_BAR - known)
+        full, known = (round(number / self._total * _BAR_WIDTH) for number in (self._done, self.known))
+        done, waiting, none = (_glyph(*pair) for pair in (("█", "#"), ("▒", "+"), ("░", ".")))
+        rest = waiting * (known - full) + none * (_BAR_WIDTH - known)
         return click.style(done * full, fg="green") + click.style(rest, dim=True)
 
 
 def _glyph(character: str, plain: str) -> str:
-    """A character, or what stands for it where it cannot be written."""
+    """A character, or its replacement if the output's encoding has none."""
     try:
         character.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The app of the demo. Its worker processes import this module and nothing else of it."""
+"""The app of the demo. Its worker processes import this module of the demo and no other."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ async def debit(account: str, seconds: float) -> Span:  # noqa: ARG001  (its loc
 
 @app.task
 async def ordinary() -> int:
-    """Gives the fence of its start, a number that grows from start to start: so the order can be told afterwards."""
+    """Return its fence, a number that grows with every start, so that the order of starts is known afterwards."""
     return current_job().fence
 
 

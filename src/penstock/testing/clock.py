@@ -1,4 +1,4 @@
-"""The time of a test: it stands still until somebody moves it."""
+"""The clock of a test: it stands still until the test moves it."""
 
 import time
 from collections.abc import Callable
@@ -9,21 +9,20 @@ from penstock.model.durations import Duration, instant, milliseconds
 
 
 class Clock:
-    """What the engine takes for the server's time, in ms.
+    """The time that the engine uses instead of the server's, in ms.
 
-    It stands still, so that a slow machine makes no retry due too early. When it is moved it also makes up for the time
-    that has passed meanwhile: what the code under test put off with `datetime.now()` is due after the same advance. It
-    reads `time.time()`, so it follows those who replace that.
+    It stands still, so that on a slow machine no retry is due too early. A move also adds the real time that has
+    passed: a job that the tested code delayed with `datetime.now()` is due after the same advance. It reads
+    `time.time()`, so it follows libraries that replace that.
     """
 
-    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
-        """`moved` is called after every move."""
-        self._moved = moved
-        self._ahead = 0  #: ms that it is before the clock on the wall, when it moves
-        self._still: int | None = _wall()  #: where it stands; None while it runs
+    def __init__(self, on_move: Callable[[], None] = lambda: None) -> None:
+        self._on_move = on_move
+        self._offset = 0  #: ms that it is ahead of the real time while it runs
+        self._frozen_at: int | None = _real_time()  #: None while it runs
 
     def __call__(self) -> int:
-        return _wall() + self._ahead if self._still is None else self._still
+        return _real_time() + self._offset if self._frozen_at is None else self._frozen_at
 
     def __repr__(self) -> str:
         return f"<Clock {self.now().isoformat(sep=' ', timespec='milliseconds')}>"
@@ -32,44 +31,44 @@ class Clock:
         return datetime.fromtimestamp(self() / 1000, UTC)
 
     def advance(self, by: Duration) -> None:
-        """Let so much time pass, in one leap, as if no worker had been there: what is due then runs when one is."""
-        self._ahead += milliseconds(by, "advance")
-        self._stand_at(max(self() + milliseconds(by), _wall() + self._ahead))
-        self._moved()
+        """Move the clock in one step, as if no worker ran meanwhile: jobs due by then run when a worker does."""
+        self._offset += milliseconds(by, "advance")
+        self._freeze_at(max(self() + milliseconds(by), _real_time() + self._offset))
+        self._on_move()
 
     def move_to(self, at: datetime) -> None:
-        """To this time, which must not be in the past."""
+        """Move to this time, which must not be in the past."""
         to = instant(at)
         if to < self():
             raise BadOption(f"the clock cannot go back from {self.now().isoformat()} to {at.isoformat()}")
-        self._ahead = to - _wall()
-        self._stand_at(to)
-        self._moved()
+        self._offset = to - _real_time()
+        self._freeze_at(to)
+        self._on_move()
 
     def skip_to(self, now: int) -> None:
-        """To this time in ms, and not a moment further."""
+        """Move to exactly this time in ms, without adding the real time that has passed."""
         if now > self():
-            self._ahead += now - self()
-            self._stand_at(now)
-            self._moved()
+            self._offset += now - self()
+            self._freeze_at(now)
+            self._on_move()
 
     def tick(self) -> None:
-        """Let it run by itself from here on, for a worker in the background."""
-        self._ahead = self() - _wall()
-        self._still = None
+        """Let the clock run from here on, for a worker in the background."""
+        self._offset = self() - _real_time()
+        self._frozen_at = None
 
     def freeze(self) -> None:
-        """Let it stand still again."""
-        self._still = self()
+        """Stop the clock again."""
+        self._frozen_at = self()
 
     @property
     def is_ticking(self) -> bool:
-        return self._still is None
+        return self._frozen_at is None
 
-    def _stand_at(self, now: int) -> None:
-        if self._still is not None:
-            self._still = now
+    def _freeze_at(self, now: int) -> None:
+        if self._frozen_at is not None:
+            self._frozen_at = now
 
 
-def _wall() -> int:
+def _real_time() -> int:
     return int(time.time() * 1000)

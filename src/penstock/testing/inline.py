@@ -1,8 +1,8 @@
-"""Inline runs: whatever may run has run, here, before the call that enqueued it returns.
+"""Inline runs: a job runs in the caller, before the call that enqueued it returns.
 
-The job is stored, leased and settled as everywhere, so arguments and results travel through the codec and a handle's
-`status` and `result` are real. What differs: tries follow each other without waiting; a `def` task that blocking code
-enqueued runs in that code's own thread, where its database transaction is; and the error of a job that died is raised.
+The job is stored, leased and settled as everywhere, so arguments and results go through the codec and a handle's
+`status` and `result` are real. Three things differ: retries follow without waiting; a `def` task enqueued by blocking
+code runs in that code's thread, where its database transaction is; and the error of a dead job is raised.
 """
 
 import asyncio
@@ -36,51 +36,54 @@ from penstock.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
 
-LIFE: Final = 86_400_000  #: ms that it counts as alive; it holds a job only while it runs it
+WORKER_TTL: Final = 86_400_000  #: ms; it holds a job only while it runs it
+#: Verbs after which a job may be ready.
 MAKES_READY: Final = frozenset({"enqueue", "seal_batch", "revive", "run_cron", "retry_batch", "resume", "tune"})
 
-#: The errors of jobs that died within the outermost call that enqueued something, as long as that lasts.
+#: The errors of jobs that died during the outermost call that enqueued something.
 _deaths: ContextVar[list[BaseException] | None] = ContextVar("penstock_inline", default=None)
 
 
 class Inline:
-    """A worker of one job at a time, that works in whoever enqueues."""
+    """A worker of one job at a time that runs in the caller."""
 
     def __init__(self, program: Program, engine: Engine, *, raises: bool) -> None:
-        self._program = replace(program, middlewares=[self._caught, *program.middlewares])
+        self._program = replace(program, middlewares=[self._keep_error, *program.middlewares])
         self._engine = engine
         self._raises = raises
         self._errors: dict[str, BaseException] = {}
-        self._begin()
+        self._register()
 
-    def _begin(self) -> None:
-        """Under a name that was never used: a clock that runs may outlive a worker that does nothing."""
+    def _register(self) -> None:
+        """Register under a new name: with a running clock the worker before may have expired."""
         self._worker, self._numbers = "inline-" + secrets.token_hex(6), CallNumbers()
-        self._engine.register(self._worker, LIFE).sync()
+        self._engine.register(self._worker, WORKER_TTL).sync()
 
     # On an event loop
 
     async def run(self) -> None:
-        """Until nothing is ready; inside a job that runs so, its errors are left to the outermost."""
-        with self._raising():
-            await self._rounds()
+        """Run jobs until nothing is ready; inside an inline job, errors are left to the outermost call."""
+        with self._raise_errors():
+            await self._run_ready()
 
-    async def _rounds(self) -> None:
+    async def _run_ready(self) -> None:
         async with AsyncExitStack() as stack:
             runner: Runner | None = None
             while True:
                 number, call = self._lease()
-                number, lease = self._answered(number, await call)
+                number, lease = self._read_lease(number, await call)
                 if lease is None:
                     return
                 runner = runner or await self._runner(stack)
                 running = RunningJob(lease, self._worker, number, runner.context(lease, self._worker, number))
-                outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
+                outcome = await asyncio.create_task(
+                    runner.run(running)
+                )  # a task of its own, for it sets the current job
                 for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
                     await settling
                 if isinstance(outcome, Retried):
                     await self._engine.reschedule([lease.id], 0)
-                self._bury(lease, outcome)
+                self._keep_death(lease, outcome)
 
     async def _runner(self, stack: AsyncExitStack) -> Runner:
         processes = Processes(1, self._program.tasks)
@@ -100,13 +103,13 @@ class Inline:
             with ThreadPoolExecutor(1) as thread:  # this thread cannot run another loop
                 thread.submit(copy_context().run, self.run_sync).result()
             return
-        with self._raising():
-            self._rounds_sync()
+        with self._raise_errors():
+            self._run_ready_sync()
 
-    def _rounds_sync(self) -> None:
+    def _run_ready_sync(self) -> None:
         while True:
             number, call = self._lease()
-            number, lease = self._answered(number, call.sync())
+            number, lease = self._read_lease(number, call.sync())
             if lease is None:
                 return
             outcome = self._run_sync(lease, number)
@@ -114,7 +117,7 @@ class Inline:
                 settling.sync()
             if isinstance(outcome, Retried):
                 self._engine.reschedule([lease.id], 0).sync()
-            self._bury(lease, outcome)
+            self._keep_death(lease, outcome)
 
     def _run_sync(self, lease: Lease, number: int) -> Outcome:
         task = self._program.tasks.get(lease.ready.task)
@@ -122,10 +125,10 @@ class Inline:
             return asyncio.run(self._run_on_loop(lease, number))
         with self._lifespan() as state:
             context = JobContext(lease, self._worker, number, self._engine, state)
-            return self._run_here(lease, task, context)
+            return self._run_in_thread(lease, task, context)
 
-    def _run_here(self, lease: Lease, task: Task[..., Any, Any], context: JobContext) -> Outcome:
-        """As `Runner.run` does it, in this thread and without a loop."""
+    def _run_in_thread(self, lease: Lease, task: Task[..., Any, Any], context: JobContext) -> Outcome:
+        """What `Runner.run` does, in this thread and without an event loop."""
         try:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
@@ -134,7 +137,7 @@ class Inline:
         context.tags = tuple(envelope.tags)
         token = enter(context)
         try:
-            value = _finish(self._wrapped(context, task, args, kwargs), task)
+            value = _finish(self._with_middlewares(context, task, args, kwargs), task)
         except Exception as error:  # noqa: BLE001  (whatever the task raises)
             return judge(lease, error, policy_of(task, envelope))
         finally:
@@ -146,7 +149,7 @@ class Inline:
 
     @contextmanager
     def _lifespan(self) -> Iterator[Any]:
-        """What the app's lifespan gives; its loop stands still meanwhile."""
+        """The state of the app's lifespan, whose event loop does not run meanwhile."""
         if self._program.lifespan is None:
             yield None
             return
@@ -164,7 +167,7 @@ class Inline:
             context = runner.context(lease, self._worker, number)
             return await runner.run(RunningJob(lease, self._worker, number, context))
 
-    def _wrapped(
+    def _with_middlewares(
         self, context: JobContext, task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         async def call() -> Any:
@@ -176,8 +179,8 @@ class Inline:
         chain: Callable[[], Any] = call
         for middleware in reversed(self._program.middlewares):
             chain = around(middleware, chain)
-        found: Coroutine[Any, Any, Any] = chain()
-        return found
+        coroutine: Coroutine[Any, Any, Any] = chain()
+        return coroutine
 
     # Both
 
@@ -185,32 +188,32 @@ class Inline:
         number = self._numbers.take()
         return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
 
-    def _answered(self, number: int, answer: Leased) -> tuple[int, Lease | None]:
-        """The number of the call that was answered, and the job that it gave."""
+    def _read_lease(self, number: int, answer: Leased) -> tuple[int, Lease | None]:
+        """The number of the call that was answered, and the job that it leased."""
         self._numbers.answered(number)
         if answer.word != "unknown":
             return number, answer.leases[0] if answer.leases else None
-        self._begin()
+        self._register()
         number, call = self._lease()
-        return self._answered(number, call.sync())
+        return self._read_lease(number, call.sync())
 
-    async def _caught(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """The outermost middleware: it keeps what a job raises, for an outcome only describes it."""
+    async def _keep_error(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """The outermost middleware: keeps the exception of a job, which its outcome only describes."""
         try:
             return await call_next()
         except Exception as error:
             self._errors[job.id] = error
             raise
 
-    def _bury(self, lease: Lease, outcome: Outcome) -> None:
+    def _keep_death(self, lease: Lease, outcome: Outcome) -> None:
         error = self._errors.pop(lease.id, None)
         deaths = _deaths.get()
         if isinstance(outcome, Buried) and deaths is not None:
-            deaths.append(_described(lease, outcome) if error is None or isinstance(error, Raised) else error)
+            deaths.append(_error_of(lease, outcome) if error is None or isinstance(error, Raised) else error)
 
     @contextmanager
-    def _raising(self) -> Iterator[None]:
-        """Raise the first error of jobs that died in this block, unless it is inside another job."""
+    def _raise_errors(self) -> Iterator[None]:
+        """Raise the first error of the jobs that died in this block, unless it is inside another job."""
         if _deaths.get() is not None or context_or_none() is not None:
             yield
             return
@@ -224,17 +227,17 @@ class Inline:
             raise deaths[0]
 
 
-def _described(lease: Lease, dead: Buried) -> Exception:
-    """The error of a job that raised none itself: it took too long, or what it returned cannot be stored."""
-    found = json.loads(dead.error)
-    if found.get("type") == "TimeoutError":
-        return TimeoutError(found["message"])
-    text = f"{dead.reason}: {found.get('type')}: {found.get('message')}"
+def _error_of(lease: Lease, dead: Buried) -> Exception:
+    """An exception for a job that raised none itself: it timed out, or its result cannot be stored."""
+    error = json.loads(dead.error)
+    if error.get("type") == "TimeoutError":
+        return TimeoutError(error["message"])
+    text = f"{dead.reason}: {error.get('type')}: {error.get('message')}"
     return JobFailed(f"job {lease.id} of {lease.ready.task} is dead ({text})")
 
 
 def _finish(work: Coroutine[Any, Any, T], task: Task[..., Any, Any]) -> T:
-    """The value of a coroutine that waits for nothing, without an event loop: the task sees none, as in a thread."""
+    """Run a coroutine that waits for nothing without an event loop, so that the task sees none, as in a thread."""
     try:
         work.send(None)
     except StopIteration as end:

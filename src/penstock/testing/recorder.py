@@ -1,4 +1,4 @@
-"""What was enqueued while a test ran, and whether it is what was expected."""
+"""The jobs that were enqueued while a test ran, and how they compare with what it expects."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from penstock.model.codec import Envelope, decode_any, open_envelope
 from penstock.model.durations import show
 from penstock.model.header import DELAY_BELOW, Header
 
-#: An option of `.using(...)` → what it is in a header; the others travel in the payload.
+#: An option of `.using(...)` → its field in the header; the other options are in the payload.
 _IN_HEADER: Final = {
     "queue": "queue",
     "priority": "priority",
@@ -32,37 +32,37 @@ _IN_HEADER: Final = {
 }
 _IN_PAYLOAD: Final = ("tags", "timeout", "backoff", "retry_on", "give_up_on", "redact")
 _DURATIONS: Final = ("delay", "expires", "timeout", "keep_result")
-SHOWN: Final = 50  #: jobs in a message
+MAX_LISTED: Final = 50  #: jobs in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A job that was enqueued: as it was sent, whatever has become of it since."""
+    """A job as it was enqueued, whatever its state is now."""
 
     id: str
     task: str
     arguments: dict[str, Any]  #: by name, as the task gets them
     queue: str
     priority: int
-    delay: int  #: ms from the moment at which it was sent; 0 for one that is to run now, or at a given time
-    at: datetime | None  #: the time that was given
+    delay: int  #: ms from when it was sent; 0 if it is to run now or at a time
+    at: datetime | None  #: the time at which it is to run, if one was set
     tags: tuple[str, ...]
-    batch: str  #: the id of its batch, or nothing
+    batch: str  #: the id of its batch; empty if it has none
     header: Header = field(repr=False, compare=False)
     payload: bytes = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return f"{self.task}({given}){self._options()}"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.task}({arguments}){self._options()}"
 
     def _options(self) -> str:
-        usual = {"queue": "default", "priority": 50, "delay": 0, "at": None, "tags": ()}
-        found = {name: getattr(self, name) for name in usual}
-        return _bracketed({name: value for name, value in found.items() if value != usual[name]})
+        defaults = {"queue": "default", "priority": 50, "delay": 0, "at": None, "tags": ()}
+        options = {name: getattr(self, name) for name in defaults}
+        return _bracketed({name: value for name, value in options.items() if value != defaults[name]})
 
 
 class Recorder:
-    """Every job that was sent, and those that the engine made itself once they ran, in that order."""
+    """Records every job that was sent, and each job of a schedule or batch once it has run."""
 
     def __init__(self, tasks: Mapping[str, Task[..., Any, Any]]) -> None:
         self._tasks = tasks
@@ -73,16 +73,16 @@ class Recorder:
             sent: Sequence[Any] = call.args
             rows = zip(sent[::3], sent[1::3], sent[2::3], call.decode(answer), strict=True)
             header = b""
-            for job_id, given, payload, placed in rows:
-                header = given or header  # empty: that of the one before it
-                if placed.word == "created":
+            for job_id, own_header, payload, stored in rows:
+                header = own_header or header  # an empty one is that of the job before it
+                if stored.word == "created":
                     self._add(job_id, read_new(header), payload)
         elif call.script.name == "lease":
             for lease in read_leased(answer).leases:
                 self.add_stored(lease.id, lease.header, lease.payload)
 
     def add_stored(self, job_id: str, header: Header, payload: bytes) -> None:
-        """One that a schedule or a batch made, unless it is known."""
+        """Add a job that a schedule or a batch made, unless it is known."""
         if job_id not in self.jobs:
             self._add(job_id, msgspec.structs.replace(header, due=0), payload)
 
@@ -106,7 +106,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a test expects: a task, perhaps with all of its arguments or some of them, and options."""
+    """What a test expects: a task, with all or some of its arguments and with options if the test names them."""
 
     task: Task[..., Any, Any]
     call: Call[Any] | None
@@ -114,12 +114,12 @@ class Expected:
 
     def __str__(self) -> str:
         if self.call is not None:
-            given: Mapping[str, Any] = self._arguments(self.call)
-            said = {name: getattr(self.task.options, name) for name in sorted(self.task.changed)}
+            arguments: Mapping[str, Any] = self._arguments(self.call)
+            options = {name: getattr(self.task.options, name) for name in sorted(self.task.changed)}
         else:
-            given, said = self.where, {}
-        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        return f"{self.task.name}({shown if given or self.call else '…'}){_bracketed(said)}"
+            arguments, options = self.where, {}
+        text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        return f"{self.task.name}({text if arguments or self.call else '…'}){_bracketed(options)}"
 
     def matches(self, job: Enqueued) -> bool:
         if job.task != self.task.name:
@@ -132,7 +132,7 @@ class Expected:
         return _arguments(self.task, open_envelope(call.job.payload))
 
     def _has_options(self, call: Call[Any], job: Enqueued) -> bool:
-        """Those that were given by `.using(...)`; what is not said does not count."""
+        """Whether the options set by `.using(...)` are the job's; the others do not count."""
         changed = self.task.changed
         if "id" in changed and job.id != call.job.id:
             return False
@@ -143,45 +143,45 @@ class Expected:
         return all(getattr(own, name) == getattr(other, name) for name in changed & set(_IN_PAYLOAD))
 
 
-def expect(what: Task[..., Any, Any] | Call[Any], where: Mapping[str, Any] | None) -> Expected:
-    """`task`, `task` with some arguments, or `task.using(…).call(…)`."""
-    if isinstance(what, Call):
+def expect(task: Task[..., Any, Any] | Call[Any], where: Mapping[str, Any] | None) -> Expected:
+    """What a test expects by `task`, `task` with `where`, or `task.using(…).call(…)`."""
+    if isinstance(task, Call):
         if where is not None:
             raise TypeError("where= is for a task; a call has its arguments already")
-        return Expected(what.task, what, {})
-    if not isinstance(what, Task):
-        raise TypeError(f"expected a task, or a call such as task.call(1, 2), not {what!r}")
-    strange = (where or {}).keys() - what.signature.parameters.keys()
-    if strange:
-        names = ", ".join(what.signature.parameters)
-        raise TypeError(f"{what.name} has no argument {', '.join(sorted(strange))}; it has {names}")
-    return Expected(what, None, where or {})
+        return Expected(task.task, task, {})
+    if not isinstance(task, Task):
+        raise TypeError(f"expected a task, or a call such as task.call(1, 2), not {task!r}")
+    unknown = (where or {}).keys() - task.signature.parameters.keys()
+    if unknown:
+        names = ", ".join(task.signature.parameters)
+        raise TypeError(f"{task.name} has no argument {', '.join(sorted(unknown))}; it has {names}")
+    return Expected(task, None, where or {})
 
 
-def missed(expected: Expected, jobs: list[Enqueued], times: int | None, found: int) -> str:
-    """What was expected, and what there was instead: jobs of the same task, or if there is none, all."""
-    asked = "to be enqueued" if times is None else f"{times} times, but {found} of them were enqueued"
-    alike = [job for job in jobs if job.task == expected.task.name]
-    others = f"\n  and {len(jobs) - len(alike)} of other tasks" if 0 < len(alike) < len(jobs) else ""
-    return f"expected {asked}: {expected}\n{listed(alike or jobs)}{others}"
+def mismatch_text(expected: Expected, jobs: list[Enqueued], times: int | None, count: int) -> str:
+    """What was expected, and what was enqueued instead: jobs of the same task, or all if there are none."""
+    wanted = "to be enqueued" if times is None else f"{times} times, but {count} of them were enqueued"
+    same_task = [job for job in jobs if job.task == expected.task.name]
+    others = f"\n  and {len(jobs) - len(same_task)} of other tasks" if 0 < len(same_task) < len(jobs) else ""
+    return f"expected {wanted}: {expected}\n{list_text(same_task or jobs)}{others}"
 
 
-def listed(jobs: list[Enqueued]) -> str:
-    """What there is, a line each."""
+def list_text(jobs: list[Enqueued]) -> str:
+    """The jobs that were enqueued, a line each."""
     if not jobs:
         return "nothing was enqueued"
-    lines = [f"  {job}" for job in jobs[:SHOWN]]
-    more = [f"  … and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
+    lines = [f"  {job}" for job in jobs[:MAX_LISTED]]
+    more = [f"  … and {len(jobs) - MAX_LISTED} more"] if len(jobs) > MAX_LISTED else []
     return "\n".join(["what was enqueued:", *lines, *more])
 
 
 def _bracketed(options: Mapping[str, Any]) -> str:
-    """Options as a person writes them."""
-    shown = " ".join(f"{name}={_plainly(name, value)}" for name, value in options.items())
-    return f"  [{shown}]" if shown else ""
+    """Options as people write them, in brackets."""
+    text = " ".join(f"{name}={_option_text(name, value)}" for name, value in options.items())
+    return f"  [{text}]" if text else ""
 
 
-def _plainly(name: str, value: Any) -> str:
+def _option_text(name: str, value: Any) -> str:
     if name in _DURATIONS:
         return show(value)
     if name == "at":
@@ -190,7 +190,7 @@ def _plainly(name: str, value: Any) -> str:
 
 
 def _arguments(task: Task[..., Any, Any] | None, envelope: Envelope) -> dict[str, Any]:
-    """By name, converted as for a run, with the defaults of those that were left out; plain data if that fails."""
+    """The arguments by name, converted as for a run, with defaults; plain data if they do not fit the task."""
     plain: dict[str, Any] = decode_any(bytes(envelope.args))
     if task is None:
         return plain

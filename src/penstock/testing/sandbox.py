@@ -1,4 +1,4 @@
-"""A sandbox: an app that keeps its jobs apart, in a namespace of one test, on a clock of its own."""
+"""A sandbox: an app whose jobs are in a namespace of one test, on a clock of its own."""
 
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -20,36 +20,36 @@ from penstock.model.durations import Duration, milliseconds
 from penstock.model.schedule import ScheduleSpec, first
 from penstock.testing.clock import Clock
 from penstock.testing.inline import MAKES_READY, Inline
-from penstock.testing.recorder import Enqueued, Recorder, expect, listed, missed
+from penstock.testing.recorder import Enqueued, Recorder, expect, list_text, mismatch_text
 from penstock.testing.server import default_url
-from penstock.testing.timer_steps import MOVED, NEVER, Due
+from penstock.testing.timer_steps import MOVED, NEVER, TimerSteps
 from penstock.worker.worker import Worker
 
 AnyTask = Task[..., Any, Any]
 
 
 class Sandbox:
-    """While it is open, whatever the app does happens here: `with Sandbox(app) as sandbox: ...`, or `async with`.
+    """While it is open, all that the app does happens here: `with Sandbox(app) as sandbox: ...`, or `async with`.
 
-    It is the real engine on a real server, `url` or one that is started for the purpose. Nothing of it stays. With
-    `inline` what is enqueued runs at once; without `schedules` those of the code are left out.
+    It is the real engine on a real server: the one at `url`, or one that is started for the tests. Nothing is left
+    behind. With `inline=True` a job runs when it is enqueued; with `schedules=False` the app's schedules are left out.
     """
 
     def __init__(self, app: Penstock, *, url: str | None = None, inline: bool = False, schedules: bool = True) -> None:
         self.app = app
         self._url = url
-        self.clock = Clock(self._moved)
+        self.clock = Clock(self._on_clock_move)
         self._starts_inline = inline
         self._has_schedules = schedules
         self._left_out: dict[str, ScheduleSpec] = {}
         self._inline: Inline | None = None
-        self._record = Recorder(app.tasks)
+        self._recorder = Recorder(app.tasks)
         self._cleared: set[str] = set()
         self._client: Client | None = None
         self._outer: Client | None = None
 
     def __repr__(self) -> str:
-        return f"<Sandbox of {self.app.name}, {len(self._record.jobs)} jobs enqueued>"
+        return f"<Sandbox of {self.app.name}, {len(self._recorder.jobs)} jobs enqueued>"
 
     # Opening and closing
 
@@ -59,14 +59,14 @@ class Sandbox:
         settings, name = self.app.settings, f"test-{secrets.token_hex(6)}"
         self._client = Client(name, self._url or default_url(), settings.deadline / 1000, test_clock=self.clock)
         self._client.engine.script_client.spy = self
-        self._client.producer = cast("Producer", _Sender(self._client.producer, self))
+        self._client.producer = cast("Producer", _InlineProducer(self._client.producer, self))
         self._outer, self.app._client = self.app._client, self._client  # noqa: SLF001  (its other half)
         self._declare(self._client.engine)
         self._inline = self._new_inline(raises=True) if self._starts_inline else None
         return self
 
     def _declare(self, engine: Engine) -> None:
-        """Make the schedules of the code known, so that they are reckoned from here on; or leave them out."""
+        """Register the app's schedules, so that their ticks count from now on; or leave them out."""
         schedules = self.app.program.schedules
         if not self._has_schedules:
             self._left_out = dict(schedules)
@@ -77,11 +77,11 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hub = self._open
+        client = self._open
         self.app._client, self._client = self._outer, None  # noqa: SLF001  (the same)
         self.app.program.schedules.update(self._left_out)
-        hub.engine.script_client.ask_sync(lambda client: client.delete(*hub.engine.all_keys()))
-        hub.close()
+        client.engine.script_client.ask_sync(lambda redis: redis.delete(*client.engine.all_keys()))
+        client.close()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -89,9 +89,9 @@ class Sandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hub = self._open
+        client = self._open
         self.__exit__(kind, error, trace)
-        await hub.aclose()
+        await client.aclose()
 
     @property
     def _open(self) -> Client:
@@ -105,12 +105,12 @@ class Sandbox:
         self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None
     ) -> Coroutine[Any, Any, None]:
         """Run what is ready or due until nothing is; what is due later, retries too, stays until the clock moves."""
-        _only_on_loop("run_until_idle")
+        _require_loop("run_until_idle")
         return self._run_until_idle(queues, concurrency)
 
     def run_until_idle_sync(self, *, queues: Sequence[str] | str | None = None, concurrency: int | None = None) -> None:
         """The same from blocking code."""
-        _not_on_loop("run_until_idle")
+        _require_no_loop("run_until_idle")
         self._open.run(self._run_until_idle(queues, concurrency))
 
     async def _run_until_idle(self, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
@@ -125,7 +125,7 @@ class Sandbox:
         concurrency: int | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Let time pass while a worker works: what falls due in it, retries and schedules too, runs at its time."""
-        _only_on_loop("run_for")
+        _require_loop("run_for")
         return self._run_for(duration, queues, concurrency)
 
     def run_for_sync(
@@ -136,7 +136,7 @@ class Sandbox:
         concurrency: int | None = None,
     ) -> None:
         """The same from blocking code."""
-        _not_on_loop("run_for")
+        _require_no_loop("run_for")
         self._open.run(self._run_for(duration, queues, concurrency))
 
     async def _run_for(self, duration: Duration, queues: Sequence[str] | str | None, concurrency: int | None) -> None:
@@ -151,20 +151,20 @@ class Sandbox:
             self.clock.tick()
 
     async def _drain(self, worker: Worker) -> int:
-        """Until nothing is ready or running at this moment; when the next thing is due."""
-        views, due, at = self._open.views, Due(self._open.engine), NEVER
+        """Run jobs until nothing is ready or running; the time at which the next one is due."""
+        views, timer, next_due = self._open.views, TimerSteps(self._open.engine), NEVER
 
         async def idle() -> bool:
-            # The worker has a timer, too: only if nothing happened meanwhile do the answers belong together.
-            nonlocal at
+            # The worker has a timer, too: the answers are of one moment only if nothing happened between them.
+            nonlocal next_due
             before = await views.last_event()
             if await self._is_busy(worker):
                 return False
-            at = await due.bring()
-            return at != MOVED and await views.last_event() == before
+            next_due = await timer.run()
+            return next_due != MOVED and await views.last_event() == before
 
         await worker.until_idle(None if self.clock.is_ticking else idle)
-        return at
+        return next_due
 
     async def _is_busy(self, worker: Worker) -> bool:
         counts, paused = await self._open.views.counts(), await self._open.views.queues()
@@ -196,8 +196,8 @@ class Sandbox:
         A task matches all of its jobs, or those with the arguments in `where`; a call those with its arguments and with
         the options that `.using(...)` gave it. Jobs that schedules and batches make are among them.
         """
-        self._look()
-        jobs = [job for job in self._record.jobs.values() if job.id not in self._cleared]
+        self._read_stored()
+        jobs = [job for job in self._recorder.jobs.values() if job.id not in self._cleared]
         if task is None:
             return jobs
         expected = expect(task, where)
@@ -208,42 +208,42 @@ class Sandbox:
     ) -> list[Enqueued]:
         """At least one such job was enqueued, or exactly so many; AssertionError shows what was instead."""
         __tracebackhide__ = True
-        found = self.enqueued(task, where)
-        if (times is None and not found) or (times is not None and len(found) != times):
-            raise AssertionError(missed(expect(task, where), self.enqueued(), times, len(found)))
-        return found
+        jobs = self.enqueued(task, where)
+        if (times is None and not jobs) or (times is not None and len(jobs) != times):
+            raise AssertionError(mismatch_text(expect(task, where), self.enqueued(), times, len(jobs)))
+        return jobs
 
     def assert_not_enqueued(
         self, task: AnyTask | Call[Any] | None = None, where: Mapping[str, Any] | None = None
     ) -> None:
         """No such job was enqueued; without a task: none at all."""
         __tracebackhide__ = True
-        if found := self.enqueued(task, where):
+        if jobs := self.enqueued(task, where):
             wanted = "no job at all" if task is None else f"not to be enqueued: {expect(task, where)}"
-            raise AssertionError(f"expected {wanted}\n{listed(found)}")
+            raise AssertionError(f"expected {wanted}\n{list_text(jobs)}")
 
     def clear(self) -> None:
         """Forget what was enqueued so far; the jobs themselves stay."""
-        self._look()
-        self._cleared |= self._record.jobs.keys()
+        self._read_stored()
+        self._cleared |= self._recorder.jobs.keys()
 
-    def _look(self) -> None:
-        """Also at jobs that the engine made and nobody ran yet."""
+    def _read_stored(self) -> None:
+        """Record the jobs of schedules and batches that have not run yet."""
         engine = self._open.engine
         script_client = engine.script_client
         stored: dict[bytes, bytes] = script_client.ask_sync(lambda client: client.hgetall(engine.keys("jobs")))
-        fresh = [job_id for job_id in stored if job_id and job_id.decode() not in self._record.jobs]
-        if fresh:
-            payloads = script_client.ask_sync(lambda client: client.hmget(engine.keys("payloads"), fresh))
-            for job_id, apart in zip(fresh, payloads, strict=True):
+        new = [job_id for job_id in stored if job_id and job_id.decode() not in self._recorder.jobs]
+        if new:
+            payloads = script_client.ask_sync(lambda client: client.hmget(engine.keys("payloads"), new))
+            for job_id, apart in zip(new, payloads, strict=True):
                 payload = read_payload(stored[job_id]) if apart is None else apart
                 if payload is not None:
-                    self._record.add_stored(job_id.decode(), read_header(stored[job_id]), payload)
+                    self._recorder.add_stored(job_id.decode(), read_header(stored[job_id]), payload)
 
-    # What its app's calls tell it
+    # Hooks of the app's calls
 
     def saw(self, call: EngineCall[Any], answer: Any) -> None:
-        self._record.saw(call, answer)
+        self._recorder.saw(call, answer)
 
     async def after(self, verb: str) -> None:
         if verb in MAKES_READY and verb != "enqueue":
@@ -257,8 +257,8 @@ class Sandbox:
         if self._inline is not None and not is_blocking():  # for blocking code, `after_sync` has done it
             await self._inline.run()
 
-    def _moved(self) -> None:
-        """Time was moved: workers in the background stay alive, and look what is due."""
+    def _on_clock_move(self) -> None:
+        """Keep workers in the background alive, and wake their timers."""
         if self._client is None:
             return
         engine = self._client.engine
@@ -269,17 +269,17 @@ class Sandbox:
             engine.script_client.ask_sync(lambda client: client.execute_command("SPUBLISH", engine.keys.timer, "moved"))
 
 
-class _Sender:
-    """The producer, after which what it sent runs inline, in the task of whoever sent it."""
+class _InlineProducer:
+    """A producer that then runs the jobs inline, in the task of the caller."""
 
     def __init__(self, producer: Producer, sandbox: Sandbox) -> None:
         self._producer = producer
         self._sandbox = sandbox
 
     async def enqueue(self, job: NewJob) -> EnqueueAnswer:
-        placed = await self._producer.enqueue(job)
+        answer = await self._producer.enqueue(job)
         await self._sandbox.run_inline()
-        return placed
+        return answer
 
     def enqueue_sync(self, job: NewJob) -> EnqueueAnswer:
         return self._producer.enqueue_sync(job)
@@ -292,12 +292,12 @@ class _Sender:
         await self._sandbox.run_inline()
 
 
-def _only_on_loop(name: str) -> None:
-    """A coroutine that a blocking test forgets is a test that tests nothing."""
+def _require_loop(name: str) -> None:
+    """Raise in blocking code, where the coroutine would never be awaited and the test would test nothing."""
     if not running_on_loop():
         raise PenstockError(f"{name}() is for async tests, which await it: use {name}_sync() in blocking code")
 
 
-def _not_on_loop(name: str) -> None:
+def _require_no_loop(name: str) -> None:
     if running_on_loop():
         raise PenstockError(f"{name}_sync() would block the event loop that has to run the jobs: await {name}()")

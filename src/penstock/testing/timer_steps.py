@@ -1,4 +1,4 @@
-"""What the timer of a worker does, asked for by hand: what is due happens."""
+"""The steps of a worker's timer, run by hand: makes what is due happen."""
 
 from penstock.engine.answers import DueCrons
 from penstock.engine.engine import Engine
@@ -8,20 +8,20 @@ NEVER = -1
 MOVED = -2
 
 
-class Due:
-    """Sees to what is due in one namespace."""
+class TimerSteps:
+    """The timer of one namespace."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: set[tuple[str, int]] = set()  #: ticks, for a schedule that waits for its last job stays due
+        self._seen: set[tuple[str, int]] = set()  #: ticks: a schedule that waits for its last job stays due
 
-    async def bring(self) -> int:
-        """Promote, expire, admit, tick, do chores: MOVED if anything was due, else when the next thing is, or NEVER."""
-        dues = [await self._engine.promote(), await self._engine.expire(), await self._engine.admit()]
+    async def run(self) -> int:
+        """Run every step once: MOVED if anything was due, else the time of the next thing that is due, or NEVER."""
+        steps = [await self._engine.promote(), await self._engine.expire(), await self._engine.admit()]
         chores, crons = await self._engine.do_chores(), await self._engine.due_crons()
-        if any(due.moved for due in dues) or chores.more or await self._tick(crons):
+        if any(step.moved for step in steps) or chores.more or await self._tick(crons):
             return MOVED
-        later = [*(due.next for due in dues), chores.next, crons.next]
+        later = [*(step.next for step in steps), chores.next, crons.next]
         return min((at for at in later if at > crons.now), default=NEVER)
 
     async def _tick(self, due: DueCrons) -> bool:
