@@ -16,7 +16,7 @@ from benchmarks.systems import BARE, BY_NAME, PEERS, PENSTOCK, System
 
 def main() -> None:
     options = _options()
-    # Told to end, it still ends the servers and workers that it started.
+    # On SIGTERM it still ends the servers and workers that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if options.command == "growth":
         rows = growth.measure()

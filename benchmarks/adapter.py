@@ -35,7 +35,7 @@ class Place:
         self._next = 0
 
     def numbers(self, count: int) -> int:
-        """The first of as many job numbers that nobody has had."""
+        """Reserve so many job numbers; the first of them."""
         first, self._next = self._next, self._next + count
         return first
 
@@ -81,7 +81,7 @@ class Place:
 
 
 class Adapter:
-    """A process of the system's environment that sends jobs when it is told to."""
+    """A process in the environment of the system that sends jobs on request."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

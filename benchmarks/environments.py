@@ -11,7 +11,7 @@ from benchmarks.systems import System
 
 ROOT: Final = Path(__file__).parent.parent
 RUN: Final = ROOT / "benchmarks" / ".run"
-LIMIT: Final = 300  #: seconds that one installation may take
+INSTALL_TIMEOUT: Final = 300  #: seconds
 
 
 class CannotInstall(Exception):
@@ -55,7 +55,7 @@ def _run(*command: str) -> str:
     try:
         environment = compiled(os.environ)
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotInstall(str(error)) from error

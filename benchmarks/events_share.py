@@ -27,8 +27,8 @@ _WRITING = (r"(if #entry > 0 then )?call\('XADD', events, 'MAXLEN'[^\n]*\n", r"e
 
 def without_events(engine: Engine) -> Engine:
     """The same engine with scripts that write no events."""
-    link: Any = engine.script_client
-    link._scripts = Silent(test=False)  # noqa: SLF001  (nobody else may want this)
+    script_client: Any = engine.script_client
+    script_client._scripts = Silent(test=False)  # noqa: SLF001  (nothing else needs this)
     return engine
 
 
@@ -76,13 +76,13 @@ async def measure(url: str, page: int) -> tuple[float, float]:
         name = f"share-{secrets.token_hex(4)}"
         endpoint = Endpoint(parse(url), slot_key=f"penstock:{{{name}}}:meta".encode())
         engines.append(make(Engine(endpoint, name)))
-    found: tuple[list[float], list[float]] = ([], [])
+    rounds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS + 1):
-        for times, engine in zip(found, engines, strict=True):
+        for times, engine in zip(rounds, engines, strict=True):
             times.append(await go_through(engine, page))
     for engine in engines:
         await engine.script_client.endpoint.aclose()
-    return median(found[0][1:]), median(found[1][1:])
+    return median(rounds[0][1:]), median(rounds[1][1:])
 
 
 def main() -> None:

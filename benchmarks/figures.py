@@ -87,7 +87,7 @@ class Results:
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def get(self, system: str, measure: str) -> Figure | None:
-        return next((one for one in self.figures if (one.system, one.measure) == (system, measure)), None)
+        return next((figure for figure in self.figures if (figure.system, figure.measure) == (system, measure)), None)
 
     def add(self, figure: Figure) -> Figure:
         """What was found so far, with these repeats more."""
@@ -110,5 +110,5 @@ class Results:
     @classmethod
     def read(cls, path: Path) -> "Results":
         data = json.loads(path.read_text())
-        data["figures"] = [Figure(**one) for one in data["figures"]]
+        data["figures"] = [Figure(**fields) for fields in data["figures"]]
         return cls(**data)

@@ -92,9 +92,9 @@ def _other(goal: Goal, results: Results) -> Figure | None:
     peers = [peer.name for peer in PEERS if goal.against == PEER or peer.keeps_record]
     # A peer's plainest drain counts, whichever kind of job that is: some have no `async def`, some are slower with it.
     measures = ("drain.async", "drain.thread") if goal.measure == "drain.async" else (goal.measure,)
-    found = [figure for name in peers for measure in measures if (figure := results.get(name, measure))]
+    figures = [figure for name in peers for measure in measures if (figure := results.get(name, measure))]
     pick = max if MEASURES[goal.measure].more_is_better else min
-    return pick(found, key=lambda figure: figure.best, default=None)
+    return pick(figures, key=lambda figure: figure.best, default=None)
 
 
 def _wanted(goal: Goal) -> str:

@@ -27,7 +27,7 @@ DEPTHS: Final = (1_000, 100_000, 5_000_000)
 LANES: Final = (1, 10, 100, 1_000)
 PROCESSES: Final = (1, 2, 4, 8)
 AUDITED: Final = 1_000_000  #: jobs that an audit still reads in a reasonable time
-LIMIT: Final = 120.0  #: seconds for any one wait
+WAIT_TIMEOUT: Final = 120.0  #: seconds for any one wait
 BEGIN: Final = "<!-- growth: written by `python -m benchmarks growth --write` -->"
 END: Final = "<!-- end of growth -->"
 
@@ -61,7 +61,7 @@ class Row:
     rate: float
 
 
-class Crew:
+class WorkerGroup:
     """`penstock worker` with some processes, which can be held still while the queue is filled."""
 
     def __init__(self, url: str, number: int, folder: Path) -> None:
@@ -85,15 +85,15 @@ class Crew:
 
 
 @contextmanager
-def _crew(url: str, number: int, folder: Path) -> Iterator[Crew]:
-    crew = Crew(url, number, folder)
+def _worker_group(url: str, number: int, folder: Path) -> Iterator[WorkerGroup]:
+    crew = WorkerGroup(url, number, folder)
     try:
         yield crew
     finally:
         crew.end()
 
 
-class Ground:
+class Experiment:
     """The app of this process on one fresh server."""
 
     def __init__(self, server: Server, folder: Path) -> None:
@@ -104,14 +104,14 @@ class Ground:
 
     async def row(self, what: str, number: int, calls: Callable[[], Iterable[Any]], scale: Scale, crew: int = 1) -> Row:
         """Hold the workers, fill the queue, let them go; the repeat that cost the least counts."""
-        with _crew(self._server.url, crew, self._folder) as workers:
+        with _worker_group(self._server.url, crew, self._folder) as workers:
             await self._until(lambda workers, _: workers >= crew)
             await asyncio.sleep(1.0)  # until they have done what they do once
-            found = [await self._repeat(workers, list(calls())) for _ in range(scale.repeats)]
-        enqueue, drain, rate = (min(one) for one in zip(*((e, d, -r) for e, d, r in found), strict=True))
+            repeats = [await self._repeat(workers, list(calls())) for _ in range(scale.repeats)]
+        enqueue, drain, rate = (min(values) for values in zip(*((e, d, -r) for e, d, r in repeats), strict=True))
         return Row(what, number, enqueue, drain, -rate)
 
-    async def _repeat(self, workers: Crew, calls: list[Any]) -> tuple[float, float, float]:
+    async def _repeat(self, workers: WorkerGroup, calls: list[Any]) -> tuple[float, float, float]:
         workers.hold()
         used = self._used()
         await self.app.enqueue_many(calls)
@@ -138,10 +138,12 @@ class Ground:
             raise SystemExit(f"the audit found: {findings[:3]}")
 
     async def _until(self, true: Callable[[int, int], bool]) -> None:
-        until = time.monotonic() + LIMIT
+        until = time.monotonic() + WAIT_TIMEOUT
         while not true(len(await self._views.workers()), await self._done()):
             if time.monotonic() > until:
-                raise SystemExit(f"the workers did not get there within {LIMIT:g} s; see {self._folder / 'worker.log'}")
+                raise SystemExit(
+                    f"the workers did not get there within {WAIT_TIMEOUT:g} s; see {self._folder / 'worker.log'}"
+                )
             await asyncio.sleep(0.02)
 
     async def _done(self) -> int:
@@ -151,43 +153,43 @@ class Ground:
         return self._server.meter().cpu
 
 
-async def _depth(ground: Ground, stored: int, scale: Scale) -> Row:
-    await ground.fill(stored)
-    first = ground.nothing.using(priority=0)
-    return await ground.row("queued", stored, lambda: (first.call(i) for i in range(scale.jobs)), scale)
+async def _depth(experiment: Experiment, stored: int, scale: Scale) -> Row:
+    await experiment.fill(stored)
+    first = experiment.nothing.using(priority=0)
+    return await experiment.row("queued", stored, lambda: (first.call(i) for i in range(scale.jobs)), scale)
 
 
-async def _lanes(ground: Ground, lanes: int, scale: Scale) -> Row:
-    kinds = [ground.nothing.using(lane=Lane(f"lane:{n}", limit=1_000)) for n in range(lanes)]
-    return await ground.row("lanes", lanes, lambda: (kinds[i % lanes].call(i) for i in range(scale.jobs)), scale)
+async def _lanes(experiment: Experiment, lanes: int, scale: Scale) -> Row:
+    kinds = [experiment.nothing.using(lane=Lane(f"lane:{n}", limit=1_000)) for n in range(lanes)]
+    return await experiment.row("lanes", lanes, lambda: (kinds[i % lanes].call(i) for i in range(scale.jobs)), scale)
 
 
-async def _processes(ground: Ground, number: int, scale: Scale) -> Row:
-    calls = ground.nothing.call
-    return await ground.row("processes", number, lambda: (calls(i) for i in range(scale.jobs)), scale, crew=number)
+async def _processes(experiment: Experiment, number: int, scale: Scale) -> Row:
+    calls = experiment.nothing.call
+    return await experiment.row("processes", number, lambda: (calls(i) for i in range(scale.jobs)), scale, crew=number)
 
 
-def measure(scale: Scale | None = None, say: Callable[[str], None] = print) -> list[Row]:
-    """All rows, each told as it is found."""
+def measure(scale: Scale | None = None, report: Callable[[str], None] = print) -> list[Row]:
+    """Measure all rows, and report each."""
     scale = scale or Scale()
     steps = [(_depth, scale.depths), (_lanes, scale.lanes), (_processes, scale.processes)]
     rows = []
     for step, numbers in steps:
         for number in numbers:
             rows.append(asyncio.run(_on_fresh_server(step, number, scale)))
-            say(_line(rows[-1]))
+            report(_line(rows[-1]))
     return rows
 
 
 async def _on_fresh_server(step: Callable[..., Any], number: int, scale: Scale) -> Row:
     with running() as (server, folder):
-        ground = Ground(server, folder)
+        experiment = Experiment(server, folder)
         try:
-            row: Row = await step(ground, number, scale)
+            row: Row = await step(experiment, number, scale)
             if number <= AUDITED:
-                await ground.check()
+                await experiment.check()
         finally:
-            await ground.app.aclose()
+            await experiment.app.aclose()
     return row
 
 
@@ -204,15 +206,15 @@ def section(rows: list[Row], when: str) -> str:
     unit = "Microseconds of the server's CPU per job, and jobs per second"
     parts = [f"\n{unit}; measured {when}, best of three; each table is one run.\n"]
     for what, title in TITLES.items():
-        some = [row for row in rows if row.what == what]
+        matching = [row for row in rows if row.what == what]
         parts += [
             f"| {title} | enqueue (µs) | drain (µs) | against the first | drained (jobs/s) |",
             "|---|---|---|---|---|",
         ]
         parts += [
             f"| {row.number:,} | {row.enqueue:.1f} | {row.drain:.1f} "
-            f"| {(row.enqueue + row.drain) / (some[0].enqueue + some[0].drain):.2f}× | {row.rate:,.0f} |"
-            for row in some
+            f"| {(row.enqueue + row.drain) / (matching[0].enqueue + matching[0].drain):.2f}× | {row.rate:,.0f} |"
+            for row in matching
         ]
         parts.append("")
     return "\n".join(parts)

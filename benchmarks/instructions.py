@@ -37,15 +37,15 @@ class Counted(Server):
 
     async def count(self, work: Awaitable[object]) -> int:
         """Instructions that the server took while this was done."""
-        self._tell("--instr=on", "--zero")
+        self._control("--instr=on", "--zero")
         await work
-        self._tell("--dump", "--instr=off")
+        self._control("--dump", "--instr=off")
         last = max(self._folder.glob("counts.*"), key=lambda file: int(file.suffix[1:]))
-        found = re.search(r"^(?:summary|totals): (\d+)", last.read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+        match = re.search(r"^(?:summary|totals): (\d+)", last.read_text(), re.MULTILINE)
+        assert match is not None
+        return int(match[1])
 
-    def _tell(self, *words: str) -> None:
+    def _control(self, *words: str) -> None:
         for word in words:
             command = ["callgrind_control", word, str(self.pid)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -121,15 +121,15 @@ async def measure(kind: str) -> dict[str, float]:
         await run.register()
         await fill(BEFORE)
         if kind == "single":
-            found = {"enqueue": await server.count(fill(SINGLES)) / SINGLES}
+            counts = {"enqueue": await server.count(fill(SINGLES)) / SINGLES}
         else:
             await run.drain(5 * PAGE)
-            found = {
+            counts = {
                 "enqueue": await server.count(fill(JOBS)) / JOBS,
                 "lease and complete": await server.count(run.drain(JOBS)) / JOBS,
             }
         await run.app.aclose()
-    return {what: count / 1_000 for what, count in found.items()}
+    return {step: count / 1_000 for step, count in counts.items()}
 
 
 def main() -> None:
@@ -137,8 +137,8 @@ def main() -> None:
         raise SystemExit("this needs valgrind: install Debian's package of that name")
     print(f"thousand instructions of the server a job, in pages of {PAGE}; single: one enqueue after another")
     for kind in ("plain", "batch", "locked", "single"):
-        for what, thousands in asyncio.run(measure(kind)).items():
-            print(f"{kind:8}{what:20}{thousands:8.1f}", flush=True)
+        for step, thousands in asyncio.run(measure(kind)).items():
+            print(f"{kind:8}{step:20}{thousands:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from benchmarks.server import Server
 
 KINDS: Final = ("async", "thread", "payload", "locked", "batch")  #: of jobs that are drained
 #: measures and their values; None: let others have their turns
-Found = Generator[tuple[str, list[float]] | None, None, None]
+Measured = Generator[tuple[str, list[float]] | None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Scale:
 
     repeats: int = 3
     slices: int = 10  #: of a repeat of enqueueing, of which the fastest counts
-    looks: int = 5  #: turns in which a repeat's idle latencies are measured
+    latency_turns: int = 5  #: turns in which a repeat's idle latencies are measured
     drains: int = 2  #: of each kind of job in a repeat, in turns; the faster one counts
     seconds: float = 0.8  #: that one repeat of a drain or of enqueueing should take
-    most: int = 40_000  #: jobs in one repeat
+    max_jobs: int = 40_000  #: in one repeat
     warm: int = 200  #: jobs that show how fast a system is, before it counts
     limit: float = 20.0  #: seconds that one repeat may take
     pause: float = 1.0  #: seconds until a worker has done what it does once, after its start; and of jobs' delays
@@ -40,7 +40,7 @@ class Scale:
 
     def count(self, rate: float) -> int:
         """As many jobs as fill a repeat, in whole hundreds."""
-        return max(self.warm, min(self.most, round(rate * self.seconds / 100) * 100))
+        return max(self.warm, min(self.max_jobs, round(rate * self.seconds / 100) * 100))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Bench:
     scale: Scale
     wanted: Callable[[str], bool]  #: whether a group of measures was asked for
 
-    def memory(self) -> Found:
+    def memory(self) -> Measured:
         """What the server needs for each of many queued jobs."""
         with sending(self.place) as adapter:
             self._fill(adapter, "payload", 100, size=100)  # whatever a system stores once
@@ -66,7 +66,7 @@ class Bench:
         adapter.ask("many", kind=kind, first=first, count=count, size=size)
         return first
 
-    def one_worker(self) -> Found:
+    def one_worker(self) -> Measured:
         """Everything that one worker process shows."""
         with sending(self.place) as adapter:
             first = self._fill(adapter, adapter.kind, 1)
@@ -88,26 +88,26 @@ class Bench:
                     yield from self._drains(adapter, workers, KINDS)
             audit(adapter)
 
-    def two_workers(self) -> Found:
+    def two_workers(self) -> Measured:
         with sending(self.place) as adapter:
             with working(self.place, 2) as workers:
                 first = self._fill(adapter, adapter.kind, self.scale.warm)
                 self.place.started(first, self.scale.warm, self.scale.limit)
                 time.sleep(2 * self.scale.pause)  # until the slower starter is there, too
-                for found in self._drains(adapter, workers, [adapter.kind]):
-                    if found is None:
+                for measured in self._drains(adapter, workers, [adapter.kind]):
+                    if measured is None:
                         yield None
-                    elif found[0].startswith("drain"):
-                        yield "drain.two", found[1]
+                    elif measured[0].startswith("drain"):
+                        yield "drain.two", measured[1]
             audit(adapter)
 
-    def _again(self, number: int) -> float:
+    def _restarted(self, number: int) -> float:
         try:
             return self.place.started(number, 1, self.scale.crash)
         except Failed:
             raise Failed(f"the job did not run again within {self.scale.crash:g} s of kill -9") from None
 
-    def _idle(self, workers: Workers) -> Found:
+    def _idle(self, workers: Workers) -> Measured:
         pids = workers.pids()
         spent, begin = processes.cpu(pids), time.monotonic()
         with self.server.counting() as counter:
@@ -116,10 +116,10 @@ class Bench:
         yield "idle.commands", [counter.commands / seconds]
         yield "idle.cpu", [100 * (processes.cpu(pids) - spent) / seconds]
 
-    def _latency(self, adapter: Adapter) -> Found:
+    def _latency(self, adapter: Adapter) -> Measured:
         waits: list[float] = []
-        count = self.scale.latency // self.scale.looks
-        for _ in range(self.scale.looks):
+        count = self.scale.latency // self.scale.latency_turns
+        for _ in range(self.scale.latency_turns):
             first = self.place.numbers(count)
             waits += adapter.ask("latency", kind=adapter.kind, first=first, count=count, seconds=4.0)["waits"]
             yield None
@@ -128,7 +128,7 @@ class Bench:
         yield "latency.p50", [1_000 * _quantile(waits, 50)]
         yield "latency.p99", [1_000 * _quantile(waits, 99)]
 
-    def _lateness(self, adapter: Adapter) -> Found:
+    def _lateness(self, adapter: Adapter) -> Measured:
         helper = self.place.start(*self.place.system.scheduler) if self.place.system.scheduler else None
         try:
             first, count = self.place.numbers(self.scale.late), self.scale.late
@@ -143,15 +143,15 @@ class Bench:
         yield "lateness.p50", [_quantile(late, 50)]
         yield "lateness.p99", [_quantile(late, 99)]
 
-    def _drains(self, adapter: Adapter, workers: Workers, kinds: Sequence[str]) -> Found:
+    def _drains(self, adapter: Adapter, workers: Workers, kinds: Sequence[str]) -> Measured:
         counts = {kind: self._count(adapter, workers, kind) for kind in kinds if kind in adapter.kinds}
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in counts}
+        repeats: dict[str, list[dict[str, float]]] = {kind: [] for kind in counts}
         for _ in range(self.scale.drains):
             for kind in kinds:
-                yield None  # also for what this one cannot do: so all drain the same kind at a time
+                yield None  # also for a kind that this system lacks, so that all drain the same kind at a time
                 if kind in counts:
-                    found[kind].append(self._drain(adapter, workers, kind, counts[kind]))
-        best = {kind: max(turns, key=lambda one: one["drain"]) for kind, turns in found.items()}
+                    repeats[kind].append(self._drain(adapter, workers, kind, counts[kind]))
+        best = {kind: max(figures, key=lambda figure: figure["drain"]) for kind, figures in repeats.items()}
         for kind in counts:
             yield f"drain.{kind}", [best[kind]["drain"]]
         for name in ("bytes", "worker", "server"):
@@ -162,9 +162,9 @@ class Bench:
         return self.scale.count(self._drain(adapter, workers, kind, self.scale.warm)["drain"])
 
     def _drain(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> dict[str, float]:
-        first = self._held(adapter, workers, kind, count)
+        first = self._fill_held(adapter, workers, kind, count)
         used, spent, begin = self.server.meter(), processes.cpu(workers.pids()), time.monotonic()
-        seconds = self._released(workers, first, count) - begin
+        seconds = self._release(workers, first, count) - begin
         usage = self.server.meter().since(used)
         return {
             "drain": count / seconds,
@@ -174,23 +174,23 @@ class Bench:
         }
 
     def _commands(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> float:
-        first = self._held(adapter, workers, kind, count)
+        first = self._fill_held(adapter, workers, kind, count)
         with self.server.counting() as counter:
-            self._released(workers, first, count)
+            self._release(workers, first, count)
         return counter.commands / count
 
-    def _held(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> int:
-        """A full queue, and workers that may not move."""
+    def _fill_held(self, adapter: Adapter, workers: Workers, kind: str, count: int) -> int:
+        """Hold the workers still and fill the queue."""
         workers.hold()
         return self._fill(adapter, kind, count, size=1_024 if kind == "payload" else 0)
 
-    def _released(self, workers: Workers, first: int, count: int) -> float:
+    def _release(self, workers: Workers, first: int, count: int) -> float:
         workers.go()
         last = self.place.started(first, count, self.scale.limit)
         time.sleep(0.3)  # until the last ones are settled
         return last
 
-    def crash(self) -> Found:
+    def crash(self) -> Measured:
         """Kill a worker in the middle of a job and start another; when the job runs again."""
         with sending(self.place) as adapter:
             if "crash" not in adapter.kinds:
@@ -202,7 +202,7 @@ class Bench:
                 workers.kill()
                 begin = time.monotonic()
             with working(self.place):
-                again = self._again(first + 1)
+                again = self._restarted(first + 1)
             yield "crash.return", [again - begin]
             audit(adapter)
 

@@ -60,7 +60,7 @@ and its lateness is that of an asyncio timer. Every measurement of Penstock ends
 
 
 def terminal(results: Results) -> str:
-    """The goals and what failed, for whoever ran it."""
+    """The goals and the failures, for the terminal."""
     lines = ["", f"{'':44}{'Penstock':>18}  {'goal':42}{'ratio':>9}  reached"]
     for row in outcomes(results):
         if row.reached is not None:
@@ -100,9 +100,9 @@ def _measured(results: Results) -> str:
 
 
 def _left_out(results: Results) -> str:
-    """What nobody was asked for in this run."""
-    found = {figure.measure for figure in results.figures}
-    missing = [measure.title for name, measure in MEASURES.items() if name not in found]
+    """The measures that this run left out."""
+    measured = {figure.measure for figure in results.figures}
+    missing = [measure.title for name, measure in MEASURES.items() if name not in measured]
     return f" Not part of this run: {'; '.join(missing)}." if missing else ""
 
 
@@ -157,17 +157,17 @@ def _measured_systems(results: Results) -> list[System]:
 
 
 def _plot(results: Results, measure: str, title: str, *, logarithmic: bool) -> str:
-    found = [
+    rows = [
         Bar(system.title, figure.best, str(figure), _colour(system))
         for system in _measured_systems(results)
         if (figure := results.get(system.name, measure))
     ]
-    if not found:
+    if not rows:
         return ""
     more = MEASURES[measure].more_is_better
     note = ("more is better" if more else "less is better") + ("; logarithmic scale" if logarithmic else "")
-    found.sort(key=lambda bar: bar.value, reverse=more)
-    return bars(title.replace("`", ""), note, found, logarithmic=logarithmic)
+    rows.sort(key=lambda bar: bar.value, reverse=more)
+    return bars(title.replace("`", ""), note, rows, logarithmic=logarithmic)
 
 
 def _colour(system: System) -> str:

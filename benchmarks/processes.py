@@ -15,10 +15,10 @@ def tree(root: int) -> list[int]:
             with contextlib.suppress(OSError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 parents.setdefault(parent, []).append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += parents.get(pid, [])
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += parents.get(pid, [])
+    return pids
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
@@ -53,17 +53,17 @@ def memory(pids: list[int]) -> float:
     return kilobytes / 1024
 
 
-def end(root: int, patience: float = 3.0) -> None:
+def end(root: int, timeout: float = 3.0) -> None:
     """Ask it to end; after a while kill it and whatever is left of its descendants."""
     pids = tree(root)
     send([root], signal.SIGTERM)
-    until = time.monotonic() + patience
-    while time.monotonic() < until and any(map(_lives, pids)):
+    until = time.monotonic() + timeout
+    while time.monotonic() < until and any(map(_is_alive, pids)):
         time.sleep(0.05)
-    send([pid for pid in {*pids, *tree(root)} if _lives(pid)], signal.SIGKILL)
+    send([pid for pid in {*pids, *tree(root)} if _is_alive(pid)], signal.SIGKILL)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

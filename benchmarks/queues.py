@@ -35,9 +35,9 @@ async def lease_with(names: int) -> float:
         step = max(names // JOBS, 1)
         await run.app.enqueue_many(run.nothing.using(queue=f"tenant-{n * step % names}").call(n) for n in range(JOBS))
         await run.leases(5, WANT)
-        found = await server.count(run.leases(LEASES, WANT)) / LEASES
+        instructions = await server.count(run.leases(LEASES, WANT)) / LEASES
         await run.app.aclose()
-    return found / 1_000
+    return instructions / 1_000
 
 
 async def job_with(queues: int) -> float:
@@ -49,9 +49,9 @@ async def job_with(queues: int) -> float:
         if queues == 1:
             calls = (run.nothing.using(queue="tenant").call(n) for n in range(JOBS))
         await run.app.enqueue_many(calls)
-        found = await server.count(run.drain(JOBS)) / JOBS
+        instructions = await server.count(run.drain(JOBS)) / JOBS
         await run.app.aclose()
-    return found / 1_000
+    return instructions / 1_000
 
 
 class Drain:
@@ -90,8 +90,8 @@ async def rates(slots: int) -> tuple[float, float]:
         await drain.rate(1, slots)
         turns = [(await drain.rate(1, slots), await drain.rate(JOBS, slots)) for _ in range(TURNS)]
         await drain.app.aclose()
-    one, each = zip(*turns, strict=True)
-    return statistics.median(one), statistics.median(each)
+    shared, own = zip(*turns, strict=True)
+    return statistics.median(shared), statistics.median(own)
 
 
 async def main() -> None:
@@ -100,13 +100,13 @@ async def main() -> None:
     few, many = await lease_with(10), await lease_with(NAMES)
     print(f"a lease of {WANT} jobs, thousand instructions: {few:.0f} with 10 names, {many:.0f} with {NAMES:,}")
     print(f"  {many / few:.2f} times as many")
-    one, each = await job_with(1), await job_with(JOBS)
-    print(f"lease and complete, thousand instructions a job: {one:.1f} on one queue, {each:.1f} on {JOBS:,}")
-    print(f"  {one / each:.0%} of the rate, where the server is what limits it")
+    shared, own = await job_with(1), await job_with(JOBS)
+    print(f"lease and complete, thousand instructions a job: {shared:.1f} on one queue, {own:.1f} on {JOBS:,}")
+    print(f"  {shared / own:.0%} of the rate, where the server is what limits it")
     for slots in SLOTS:
-        one, each = await rates(slots)
-        print(f"a worker with {slots} slots, jobs a second: {one:,.0f} on one queue, {each:,.0f} on {JOBS:,}")
-        print(f"  {each / one:.0%} of the rate")
+        shared, own = await rates(slots)
+        print(f"a worker with {slots} slots, jobs a second: {shared:,.0f} on one queue, {own:,.0f} on {JOBS:,}")
+        print(f"  {own / shared:.0%} of the rate")
 
 
 if __name__ == "__main__":

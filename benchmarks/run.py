@@ -14,13 +14,13 @@ from benchmarks import server, turns
 from benchmarks.adapter import Failed, Place, sending
 from benchmarks.environments import CannotInstall, versions
 from benchmarks.figures import GROUPS, MEASURES, Figure, Results
-from benchmarks.measures import Bench, Found, Scale
+from benchmarks.measures import Bench, Measured, Scale
 from benchmarks.systems import System
 
 Say = Callable[[str], None]
 Programs = Callable[[System], Path]  #: makes sure that a system is installed, and tells where
 
-PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Found]], ...]] = (
+PARTS: Final[tuple[tuple[tuple[str, ...], Callable[[Bench], Measured]], ...]] = (
     (("memory",), Bench.memory),
     (("start", "idle", "latency", "lateness", "drain", "cost"), Bench.one_worker),
     (("drain",), Bench.two_workers),
@@ -43,17 +43,17 @@ def run(
     for a minute is so for all of them alike. Enqueueing has shorter turns, before the rounds.
     """
     begin, scale = time.monotonic(), scale or Scale()
-    made = _Run(programs, say, frozenset(groups), scale)
-    installed = [system for system in systems if made.install(system)]
-    if "enqueue" in made.groups:
-        made.enqueue(installed)
+    current = _Run(programs, say, frozenset(groups), scale)
+    installed = [system for system in systems if current.install(system)]
+    if "enqueue" in current.groups:
+        current.enqueue(installed)
     for number in range(scale.repeats):
-        made.round(installed, frozenset(ONCE if number else ()))
-    if "crash" in made.groups:
+        current.round(installed, frozenset(ONCE if number else ()))
+    if "crash" in current.groups:
         with ThreadPoolExecutor(max(1, len(installed))) as pool:
-            list(pool.map(lambda system: made.part([system], Bench.crash), installed))
-    made.results.seconds = time.monotonic() - begin
-    return made.results
+            list(pool.map(lambda system: current.part([system], Bench.crash), installed))
+    current.results.seconds = time.monotonic() - begin
+    return current.results
 
 
 class _Run:
@@ -76,12 +76,12 @@ class _Run:
 
     def enqueue(self, systems: list[System]) -> None:
         with ExitStack() as stack:
-            senders = [one for system in systems if (one := self._sender(system, stack))]
+            senders = [sender for system in systems if (sender := self._sender(system, stack))]
             for system, measure, values in turns.enqueue(senders, self._scale):
-                self._found(Figure(system.name, measure, values), system, self.groups)
-            for one in senders:
-                if one.failure:
-                    self._failed(one.system, f"enqueue: {one.failure}")
+                self._add(Figure(system.name, measure, values), system, self.groups)
+            for sender in senders:
+                if sender.failure:
+                    self._failed(sender.system, f"enqueue: {sender.failure}")
 
     def _sender(self, system: System, stack: ExitStack) -> turns.Sender | None:
         _, place = self._place(system, stack)
@@ -97,7 +97,9 @@ class _Run:
             if groups.intersection(needed):
                 self.part(systems, part, groups)
 
-    def part(self, systems: list[System], part: Callable[[Bench], Found], groups: frozenset[str] = frozenset()) -> None:
+    def part(
+        self, systems: list[System], part: Callable[[Bench], Measured], groups: frozenset[str] = frozenset()
+    ) -> None:
         """All systems in turns, until each is done or has failed."""
         with ExitStack() as stack:
             benches = {system: self._bench(system, groups, stack) for system in systems}
@@ -117,21 +119,21 @@ class _Run:
 
     def _place(self, system: System, stack: ExitStack) -> tuple[server.Server, Place]:
         """A fresh server, and where the system is measured on it."""
-        one, folder = stack.enter_context(server.running())
-        self.results.server = one.version
-        return one, Place(system, self._programs(system), one.url, folder)
+        fresh, folder = stack.enter_context(server.running())
+        self.results.server = fresh.version
+        return fresh, Place(system, self._programs(system), fresh.url, folder)
 
-    def _turn(self, system: System, measures: Found, groups: frozenset[str]) -> bool:
+    def _turn(self, system: System, measures: Measured, groups: frozenset[str]) -> bool:
         """One turn of a system; whether it wants another."""
-        for found in measures:
-            if found is None:
+        for measured in measures:
+            if measured is None:
                 return True
-            self._found(Figure(system.name, *found), system, groups)
+            self._add(Figure(system.name, *measured), system, groups)
         return False
 
-    def _found(self, found: Figure, system: System, groups: frozenset[str]) -> None:
-        if found.measure.partition(".")[0] in groups:
-            figure = self.results.add(found)
+    def _add(self, figure: Figure, system: System, groups: frozenset[str]) -> None:
+        if figure.measure.partition(".")[0] in groups:
+            figure = self.results.add(figure)
             spread = f"  ±{figure.spread:.0%}" if len(figure.values) > 1 else ""
             self._say(f"{system.title:16}{MEASURES[figure.measure].title:50}{figure!s:>20}{spread}")
 

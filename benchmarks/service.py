@@ -47,17 +47,17 @@ async def _only_answer(request: Request) -> JSONResponse:
     return JSONResponse(_ANSWER, 201)
 
 
-def _serve(which: str, port: int, url: str) -> None:
+def _serve(kind: str, port: int, url: str) -> None:
     bare = Starlette(routes=[Route("/api/v1/jobs", _only_answer, methods=["POST"])])
-    if which == "bare":
+    if kind == "bare":
         uvicorn.run(bare, port=port, log_level="warning", access_log=False)
     else:
         uvicorn.run(_app(url).asgi(), port=port, log_level="warning", access_log=False, http=HeaderTimeoutProtocol)
 
 
-def _start(which: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
+def _start(kind: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
     port = server._free_port()  # noqa: SLF001  (its neighbour)
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.service", which, str(port), url]), port
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.service", kind, str(port), url]), port
 
 
 def _wait_for(port: int) -> None:
@@ -75,10 +75,10 @@ def _wait_for(port: int) -> None:
 def _wrk(script: Path, port: int, connections: int) -> tuple[float, int]:
     """Requests per second, and how many were answered; all of them well."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}", "-s", script, f"http://127.0.0.1:{port}/api/v1/jobs"]
-    said = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in said:
-        raise RuntimeError(said)
-    rate, total = re.search(r"Requests/sec:\s+([\d.]+)", said), re.search(r"(\d+) requests in", said)
+    output = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout
+    if "Non-2xx" in output:
+        raise RuntimeError(output)
+    rate, total = re.search(r"Requests/sec:\s+([\d.]+)", output), re.search(r"(\d+) requests in", output)
     assert rate is not None
     assert total is not None
     return float(rate[1]), int(total[1])
@@ -93,11 +93,11 @@ def _script(folder: Path, name: str, body: str) -> Path:
 async def _enqueue_many(url: str) -> float:
     """Jobs per second, a thousand at a time."""
     async with _app(url) as app:
-        begun, made = time.perf_counter(), 0
-        while time.perf_counter() - begun < SECONDS:
+        started, enqueued = time.perf_counter(), 0
+        while time.perf_counter() - started < SECONDS:
             await app.enqueue_many(app.tasks["add"].call(number) for number in range(1_000))
-            made += 1_000
-        return made / (time.perf_counter() - begun)
+            enqueued += 1_000
+        return enqueued / (time.perf_counter() - started)
 
 
 async def _stored(url: str) -> int:
@@ -129,12 +129,12 @@ def _measure(folder: Path, url: str, bare: int, ours: int) -> None:
 def main() -> None:
     if shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt install wrk")
-    with server.running() as (one, _), tempfile.TemporaryDirectory() as folder:
-        processes = [_start("bare", one.url), _start("ours", one.url)]
+    with server.running() as (fresh, _), tempfile.TemporaryDirectory() as folder:
+        processes = [_start("bare", fresh.url), _start("ours", fresh.url)]
         try:
             for _process, port in processes:
                 _wait_for(port)
-            _measure(Path(folder), one.url, processes[0][1], processes[1][1])
+            _measure(Path(folder), fresh.url, processes[0][1], processes[1][1])
         finally:
             for process, _port in processes:
                 process.kill()

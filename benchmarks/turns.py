@@ -39,7 +39,7 @@ class Sender:
 
     place: Place
     adapter: Adapter
-    failure: str = ""  #: once there is one, it takes no more turns
+    failure: str = ""  #: once there is sender, it takes no more turns
 
     @property
     def system(self) -> System:
@@ -49,19 +49,19 @@ class Sender:
         return not self.failure and (not way.needs or way.needs in self.adapter.ways)
 
     def slice_of(self, way: Way, scale: Scale) -> int:
-        """How many jobs to send in a turn: tried with more of them, as long as few do not tell how fast many are."""
-        tried = WARM if way.needs else scale.warm
+        """How many jobs to send in a turn. A larger number is tried until it is large enough to measure the rate."""
+        count = WARM if way.needs else scale.warm
         while True:
-            fitting = scale.count(self.rate(way, tried) * 0.6) // scale.slices
-            if fitting <= 2 * tried or self.failure:
-                return max(tried, fitting)
-            tried = fitting
+            fitting = scale.count(self.rate(way, count) * 0.6) // scale.slices
+            if fitting <= 2 * count or self.failure:
+                return max(count, fitting)
+            count = fitting
 
     def rate(self, way: Way, count: int) -> float:
         """Jobs a second."""
-        asked = {"kind": self.adapter.kind, "first": self.place.numbers(count), "count": count, **way.arguments}
+        request = {"kind": self.adapter.kind, "first": self.place.numbers(count), "count": count, **way.arguments}
         try:
-            return count / float(self.adapter.ask(way.verb, **asked)["seconds"])
+            return count / float(self.adapter.ask(way.verb, **request)["seconds"])
         except Failed as error:
             self.failure = str(error)
             return 0.0
@@ -76,17 +76,17 @@ class Sender:
 def enqueue(senders: Sequence[Sender], scale: Scale) -> Iterator[tuple[System, str, list[float]]]:
     """System, measure and its repeats, each of them the fastest of its slices."""
     for way in WAYS:
-        counts = {one: one.slice_of(way, scale) for one in senders if one.can(way)}
-        found: dict[Sender, list[float]] = {one: [] for one in counts}
+        counts = {sender: sender.slice_of(way, scale) for sender in senders if sender.can(way)}
+        results: dict[Sender, list[float]] = {sender: [] for sender in counts}
         for _ in range(scale.repeats):
-            rates: dict[Sender, list[float]] = {one: [] for one in counts}
+            rates: dict[Sender, list[float]] = {sender: [] for sender in counts}
             for _ in range(scale.slices):
-                for one, count in counts.items():
-                    if not one.failure:
-                        rates[one].append(one.rate(way, count))
-            for one, fastest in rates.items():
-                found[one].append(max(fastest, default=0.0))
-        yield from ((one.system, way.measure, values) for one, values in found.items() if not one.failure)
-    for one in senders:
-        if not one.failure:
-            one.audit()
+                for sender, count in counts.items():
+                    if not sender.failure:
+                        rates[sender].append(sender.rate(way, count))
+            for sender, fastest in rates.items():
+                results[sender].append(max(fastest, default=0.0))
+        yield from ((sender.system, way.measure, values) for sender, values in results.items() if not sender.failure)
+    for sender in senders:
+        if not sender.failure:
+            sender.audit()

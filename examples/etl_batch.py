@@ -70,8 +70,8 @@ async def main() -> None:
             with suppress(JobFailed):
                 total += await job.result()
         bar.cancel()
-        told = await app.get_job(f"{batch.id}@then-1")  # so is the job named that `then` makes
-        print(CLEAR + await told.result(timeout=60))
+        report_job = await app.get_job(f"{batch.id}@then-1")  # the id of the job that `then` makes
+        print(CLEAR + await report_job.result(timeout=60))
         print(f"in all {total:,.2f}; never more than {most} rows at once")
 
 

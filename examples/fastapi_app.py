@@ -73,8 +73,8 @@ async def ask(client: httpx.AsyncClient) -> None:
     for text in ("to be or not to be", " "):
         taken = await client.post("/texts", json={"text": text})
         print(f"POST /texts {text!r} -> {taken.status_code}")
-        found = await client.get(taken.json()["result"], params={"wait": 10})
-        print(f"GET /texts/… -> {found.status_code} {found.json()}")
+        response = await client.get(taken.json()["result"], params={"wait": 10})
+        print(f"GET /texts/… -> {response.status_code} {response.json()}")
     none = await client.get("/texts/none")
     print(f"GET /texts/none -> {none.status_code} {none.json()}")
     tasks = await client.get("/queue/api/v1/tasks")

@@ -68,8 +68,8 @@ async def submit(text: str) -> None:
         batches.append(batch)
     for batch in batches:
         await batch.wait(timeout=60)
-        told = await app.get_job(f"{batch.id}@then-1")  # so is the job named that `then` makes
-        await told.result(timeout=60)
+        end = await app.get_job(f"{batch.id}@then-1")  # the id of the job that `then` makes
+        await end.result(timeout=60)
 
 
 async def serve(queue: str) -> None:

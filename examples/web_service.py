@@ -88,10 +88,10 @@ def main() -> None:
         time.sleep(1.5)  # the engine has ended, too
         print("everything was killed, and is started again", flush=True)
         with everything(door):
-            found = [ask(door, f"/{job['id']}?wait=60") for job in jobs]
+            ended = [ask(door, f"/{job['id']}?wait=60") for job in jobs]
             print(f"never more than {asyncio.run(most_at_once())} at once")
-    dead = [job for job in found if job["state"] == "dead"]
-    print(f"{len(found) - len(dead)} are done, {len(dead)} is dead after {dead[0]['attempt']} tries")
+    dead = [job for job in ended if job["state"] == "dead"]
+    print(f"{len(ended) - len(dead)} are done, {len(dead)} is dead after {dead[0]['attempt']} tries")
 
 
 if __name__ == "__main__":

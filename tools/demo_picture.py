@@ -16,13 +16,13 @@ LEFT_OUT = "\x1b[2m  …\x1b[0m"
 
 def main() -> None:
     chapters = re.split(r"\n(?=\x1b\[1m)", _screen(_run()))
-    shown = [next(one for one in chapters if _plain(one).startswith(name)) for name in SHOWN]
-    first, *others = (one.rstrip() for one in shown)
+    shown = [next(text for text in chapters if _plain(text).startswith(name)) for name in SHOWN]
+    first, *others = (text.rstrip() for text in shown)
     draw("\n\n".join([first, LEFT_OUT, *others]), "penstock demo")
 
 
 def _run() -> str:
-    """All that it writes to a terminal."""
+    """Run the demo; all that it writes to a terminal."""
     written = []
 
     def read(terminal: int) -> bytes:
@@ -40,7 +40,7 @@ def _run() -> str:
 
 
 def _screen(text: str) -> str:
-    """What stays: of a line that was written again and again, the last."""
+    """What stays on the screen: of a line that was rewritten, the last version."""
     return "\n".join(line.rpartition("\r\x1b[2K")[2] for line in text.replace("\r\n", "\n").splitlines())
 
 

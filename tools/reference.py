@@ -60,7 +60,7 @@ PARTS = {
     ],
 }
 ERRORS = "penstock.errors"
-MADE_BY_YOU = {"Penstock", "Retry", "Snooze", "Bury"}  #: of the others only we make any
+USER_CREATED = {"Penstock", "Retry", "Snooze", "Bury"}  #: classes whose constructor is public
 MADE = "<!-- made from the source by tools/reference.py -->"
 
 
@@ -80,7 +80,7 @@ def api() -> Iterator[str]:
     yield from ("", "## Errors", "", "| error | |", "|---|---|")
     for node in _tree(importlib.import_module(ERRORS)).body:
         if isinstance(node, ast.ClassDef) and node.name in penstock.__all__:
-            yield f"| `{node.name}` | {_told(node)} |"
+            yield f"| `{node.name}` | {_one_line(node)} |"
 
 
 def _tree(module: ModuleType) -> ast.Module:
@@ -89,8 +89,8 @@ def _tree(module: ModuleType) -> ast.Module:
 
 def _definition(module: ModuleType, name: str) -> Iterator[str]:
     lines = inspect.getsource(module).splitlines()
-    found = [node for node in _tree(module).body if getattr(node, "name", None) == name]
-    for node in found[-1:]:  # the last of several is the one that is not only for type checkers
+    definitions = [node for node in _tree(module).body if getattr(node, "name", None) == name]
+    for node in definitions[-1:]:  # the last of several is the one that is not only for type checkers
         yield from ("", f"### {name}", "", _text(node))
         if isinstance(node, ast.ClassDef):
             yield from _fields(node, lines)
@@ -100,84 +100,84 @@ def _definition(module: ModuleType, name: str) -> Iterator[str]:
 
 
 def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
-    """What a class that is data has, with the comments beside it."""
-    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
-    if public := [one for one in fields if not ast.unparse(one.target).startswith("_")]:
+    """The fields of a data class, with the comments beside them."""
+    fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)]
+    if public := [field for field in fields if not ast.unparse(field.target).startswith("_")]:
         yield from ("", "| | | |", "|---|---|---|")
-        for one in public:
-            kind = ast.unparse(one.annotation).replace("|", "\\|")
-            _, _, comment = lines[(one.end_lineno or one.lineno) - 1].partition("#: ")
-            given = f" = {ast.unparse(one.value)}" if one.value is not None else ""
-            yield f"| `{ast.unparse(one.target)}` | `{kind}{given}` | {comment.replace('|', chr(92) + '|')} |"
+        for field in public:
+            kind = ast.unparse(field.annotation).replace("|", "\\|")
+            _, _, comment = lines[(field.end_lineno or field.lineno) - 1].partition("#: ")
+            default = f" = {ast.unparse(field.value)}" if field.value is not None else ""
+            yield f"| `{ast.unparse(field.target)}` | `{kind}{default}` | {comment.replace('|', chr(92) + '|')} |"
 
 
 def _methods(node: ast.ClassDef) -> Iterator[str]:
-    """The public ones; a blocking twin is mentioned beside the one that it is a twin of."""
-    found = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    methods = {one.name: one for one in found if not _is(one, "overload")}
-    twins = {ast.unparse(one.targets[0]) for one in node.body if isinstance(one, ast.Assign)} | methods.keys()
+    """The public methods; a `_sync` twin is only mentioned beside its async method."""
+    functions = [child for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = {function.name: function for function in functions if not _has(function, "overload")}
+    assigned = {ast.unparse(child.targets[0]) for child in node.body if isinstance(child, ast.Assign)}
     for name, method in methods.items():
         twin_of_another = name.endswith("_sync") and name.removesuffix("_sync") in methods
-        made = name == "__init__" and node.name in MADE_BY_YOU
-        if (name.startswith("_") and not made) or twin_of_another:
+        is_constructor = name == "__init__" and node.name in USER_CREATED
+        if (name.startswith("_") and not is_constructor) or twin_of_another:
             continue
-        if not made:
+        if not is_constructor:
             yield from ("", f"#### {name}")
         yield from ("", *_signature(method, node.name))
-        twin = f"From blocking code: `{name}_sync`." if f"{name}_sync" in twins else ""
-        if told := " ".join(part for part in (_text(method), twin) if part):
-            yield from ("", told)
+        twin = f"From blocking code: `{name}_sync`." if f"{name}_sync" in methods.keys() | assigned else ""
+        if text := " ".join(part for part in (_text(method), twin) if part):
+            yield from ("", text)
 
 
-def _is(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
-    return any(ast.unparse(one) == decorator for one in node.decorator_list)
+def _has(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
+    return any(ast.unparse(expression) == decorator for expression in node.decorator_list)
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str = "") -> Iterator[str]:
     arguments = node.args
-    if owner and not _is(node, "staticmethod"):
+    if owner and not _has(node, "staticmethod"):
         (arguments.posonlyargs or arguments.args).pop(0)  # self
     name = owner if node.name == "__init__" else node.name
-    gives = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns and node.name != "__init__" else ""
+    returns = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns and node.name != "__init__" else ""
     begin = "async def " if isinstance(node, ast.AsyncFunctionDef) else "" if node.name == "__init__" else "def "
     yield "```python"
-    if _is(node, "property"):
-        yield f"{name}:{gives.removeprefix(' ->')}"
-    elif len(line := f"{begin}{name}({ast.unparse(arguments)}){gives}") <= WIDTH:
+    if _has(node, "property"):
+        yield f"{name}:{returns.removeprefix(' ->')}"
+    elif len(line := f"{begin}{name}({ast.unparse(arguments)}){returns}") <= WIDTH:
         yield line
     else:
-        yield from (f"{begin}{name}(", *(f"    {one}," for one in _each(arguments)), f"){gives}")
+        yield from (f"{begin}{name}(", *(f"    {parameter}," for parameter in _parameters(arguments)), f"){returns}")
     yield "```"
 
 
-def _each(arguments: ast.arguments) -> Iterator[str]:
+def _parameters(arguments: ast.arguments) -> Iterator[str]:
     """Each parameter as it was written, and the marks between them."""
     positional = [*arguments.posonlyargs, *arguments.args]
-    given = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    for at, (one, default) in enumerate(zip(positional, given, strict=True), 1):
-        yield _one(one, default)
-        if at == len(arguments.posonlyargs):
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    for index, (argument, default) in enumerate(zip(positional, defaults, strict=True), 1):
+        yield _parameter(argument, default)
+        if index == len(arguments.posonlyargs):
             yield "/"
     if arguments.vararg:
         yield f"*{ast.unparse(arguments.vararg)}"
     elif arguments.kwonlyargs:
         yield "*"
-    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield _one(one, default)
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _parameter(argument, default)
     if arguments.kwarg:
         yield f"**{ast.unparse(arguments.kwarg)}"
 
 
-def _one(argument: ast.arg, default: ast.expr | None) -> str:
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
     return ast.unparse(argument) + (f" = {ast.unparse(default)}" if default is not None else "")
 
 
 def _text(node: ast.AST) -> str:
-    found = ast.get_docstring(node) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
-    return found or ""
+    text = ast.get_docstring(node) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
+    return text or ""
 
 
-def _told(node: ast.ClassDef) -> str:
+def _one_line(node: ast.ClassDef) -> str:
     return " ".join(_text(node).split()).replace("|", "\\|")
 
 

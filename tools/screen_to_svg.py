@@ -25,11 +25,11 @@ def draw(screen: str, title: str) -> None:
         print(f'<circle cx="{MARGIN + number * 18}" cy="{BAR / 2 + 4}" r="5" fill="{colour}"/>')
     for at, row in enumerate(lines):
         y, column = BAR + MARGIN + at * HEIGHT + 8, 0
-        for text, look in row:
+        for text, style in row:
             for word in re.finditer(r"\S+(?: \S+)*", text):  # each at its own place, whatever the font
                 x, length = MARGIN + (column + word.start()) * WIDTH, len(word[0]) * WIDTH
                 place = f'x="{x:.1f}" y="{y}" textLength="{length:.1f}" lengthAdjust="spacingAndGlyphs"'
-                print(f"<text {place}{look}>{html.escape(word[0])}</text>")
+                print(f"<text {place}{style}>{html.escape(word[0])}</text>")
             column += len(text)
     print("</g></svg>")
 
@@ -44,7 +44,7 @@ def _lines(screen: str) -> list[list[tuple[str, str]]]:
             if piece.startswith("\x1b["):
                 codes = _after(codes, [int(code or 0) for code in piece[2:-1].split(";")])
             elif piece:
-                parts.append((piece, _look(codes)))
+                parts.append((piece, _style(codes)))
         lines.append(parts)
     return lines
 
@@ -53,12 +53,12 @@ def _after(codes: list[int], more: list[int]) -> list[int]:
     """What holds after these: 0 ends all, 39 the colour, 22 bold and dim."""
     for code in more:
         ended = {0: range(200), 39: range(30, 38), 22: range(1, 3)}.get(code, range(0))
-        codes = [one for one in codes if one not in ended]
+        codes = [earlier for earlier in codes if earlier not in ended]
         codes += [code] if not ended else []
     return codes
 
 
-def _look(codes: list[int]) -> str:
+def _style(codes: list[int]) -> str:
     colour = next((COLOURS[code - 30] for code in reversed(codes) if 30 <= code < 38), "")
     if 1 in codes:
         return f' font-weight="bold" fill="{colour or "#ffffff"}"'

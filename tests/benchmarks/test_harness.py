@@ -17,10 +17,10 @@ from benchmarks.systems import BARE, PEERS, PENSTOCK, SYSTEMS, System
 TINY = Scale(
     repeats=1,
     slices=1,
-    looks=1,
+    latency_turns=1,
     drains=1,
     seconds=0.05,
-    most=300,
+    max_jobs=300,
     warm=100,
     pause=0.2,
     idle=0.2,
@@ -45,8 +45,8 @@ def results() -> Results:
 def test_every_measure_is_taken_of_penstock_and_of_the_bare_loop(results: Results) -> None:
     assert results.notes == {}
     for system in (BARE, PENSTOCK):
-        found = {figure.measure for figure in results.figures if figure.system == system.name}
-        assert found >= set(MEASURES) - {"drain.locked", "drain.batch", "crash.return"}
+        measured = {figure.measure for figure in results.figures if figure.system == system.name}
+        assert measured >= set(MEASURES) - {"drain.locked", "drain.batch", "crash.return"}
         assert all(value > 0 for figure in results.figures for value in figure.values if "drain" in figure.measure)
 
 
@@ -80,9 +80,9 @@ def test_a_system_that_cannot_be_installed_or_does_not_answer_is_noted_and_the_r
             raise CannotInstall("no such package")
         return here(system)
 
-    found = run([broken, silent], programs, print, groups=("start",), scale=replace(TINY, limit=1))
-    assert found.notes["broken"] == ["cannot be installed here: no such package"]
-    assert "no worker today" in found.notes["penstock"][0]
+    results = run([broken, silent], programs, print, groups=("start",), scale=replace(TINY, limit=1))
+    assert results.notes["broken"] == ["cannot be installed here: no such package"]
+    assert "no worker today" in results.notes["penstock"][0]
 
 
 def test_goals_compare_with_the_best_peer_and_the_bare_loop() -> None:

@@ -86,7 +86,7 @@ asyncio.run(main())
 print("null")
 """
 PROCESSES = {"worker", "serve", "dev", "engine"}  #: commands that are processes, with children or until a signal comes
-LONGEST = 60  #: seconds
+TIMEOUT = 60  #: seconds
 
 
 class Shell:
@@ -112,16 +112,16 @@ class Shell:
         )
 
     def run(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
-        """What it printed and what it said, once it has ended with this code."""
+        """Run a command that ends with this exit code; its stdout and stderr."""
         if arguments[0] in PROCESSES and "--help" not in arguments:
             process = self.start(*arguments, **environment)
-            out, err = process.communicate(timeout=LONGEST)
-            found = process.returncode
+            out, err = process.communicate(timeout=TIMEOUT)
+            actual = process.returncode
         else:
             with self.inside(**environment):
                 result = CliRunner(catch_exceptions=False).invoke(main, list(arguments), prog_name="penstock")
-            found, out, err = result.exit_code, result.stdout, result.stderr
-        assert found == code, f"{arguments}: {found}\n{out}\n{err}"
+            actual, out, err = result.exit_code, result.stdout, result.stderr
+        assert actual == code, f"{arguments}: {actual}\n{out}\n{err}"
         return out, err
 
     def json(self, *arguments: str, code: int = 0) -> Any:
@@ -186,11 +186,11 @@ class Shell:
         thread = threading.Thread(target=lambda: asyncio.run(work()))
         thread.start()
         try:
-            assert begun.wait(LONGEST)
+            assert begun.wait(TIMEOUT)
             yield
         finally:
             over.set()
-            thread.join(LONGEST)
+            thread.join(TIMEOUT)
 
     def work_off(self) -> None:
         """Run all that is ready."""

@@ -32,10 +32,10 @@ def test_enqueue_prints_the_id_and_a_burst_worker_runs_the_job(shell: Shell) -> 
     (job_id,) = out.split()
     assert "no live worker serves queue 'mail'" in err
     process = shell.start("worker", "--burst", "-c", "3", "-v")
-    _, said = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     for words in ("tasks:app", shell.namespace, "3, lease 10s", "tasks:send", "in mail", f"{job_id} tasks:send"):
-        assert words in said
+        assert words in err
     status = shell.json("job", "show", job_id)
     assert (status["state"], status["result"], status["attempt"]) == ("done", "7:hi", 1)
 
@@ -92,17 +92,17 @@ def test_what_cannot_be_enqueued_says_what_can(shell: Shell, arguments: list[str
 def test_an_app_that_cannot_be_imported_is_exit_4(shell: Shell) -> None:
     (shell.folder / "broken.py").write_text("raise RuntimeError('not today')")
     (shell.folder / "needy.py").write_text("import unheard_of")
-    told = {
+    messages = {
         "nowhere:app": "there is no module 'nowhere'",
         "tasks:nothing": "its apps: tasks:app",
         "broken:app": "RuntimeError: not today",
         "needy:app": "No module named 'unheard_of'",
     }
-    for app, words in told.items():
+    for app, words in messages.items():
         _, err = shell.run("queue", "ls", "--app", app, code=4)
         assert words in err
         assert "importlib" not in err
-    assert told["broken:app"] in shell.run("worker", "broken:app", code=4)[1]
+    assert messages["broken:app"] in shell.run("worker", "broken:app", code=4)[1]
 
 
 def test_the_app_is_named_by_argument_then_project_then_environment(shell: Shell) -> None:
@@ -121,12 +121,12 @@ def test_the_app_of_a_project_is_found_from_its_subdirectories(shell: Shell) -> 
     shell.folder, project = shell.folder / "deep" / "below", shell.folder
     shell.folder.mkdir(parents=True)
 
-    def told(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         with shell.start(*arguments, PENSTOCK_APP="") as process:  # what it imports stays in its process
             return "".join(process.communicate(timeout=60))
 
-    assert "ready" in told("job", "show", job_id)
-    wrong = told("queue", "ls", "--app", "nowhere.app")
+    assert "ready" in output_of("job", "show", job_id)
+    wrong = output_of("queue", "ls", "--app", "nowhere.app")
     assert f"in {shell.folder}, in {project} or where Python looks; did you mean nowhere:app?" in wrong
 
 
@@ -358,8 +358,8 @@ def test_a_batch_is_watched_to_its_end(shell: Shell) -> None:
         out, err = shell.run("batch", "watch", batch, "--timeout", "60")
     assert "nightly: 5 of 5 done, 0 running, 0 failed, ended" in err
     assert "ended" in out
-    found = shell.json("batch", "show", batch)
-    assert (found["total"], found["done"], found["state"], found["open"], found["running"]) == (5, 5, "ended", False, 0)
+    rows = shell.json("batch", "show", batch)
+    assert (rows["total"], rows["done"], rows["state"], rows["open"], rows["running"]) == (5, 5, "ended", False, 0)
     assert shell.run("batch", "seal", batch)[0]
 
 
@@ -376,6 +376,6 @@ def test_a_batch_that_was_left_open_is_listed_sealed_and_cancelled(shell: Shell)
     assert "left" in shell.run("batch", "ls")[0]
     assert shell.json("batch", "seal", batch)["state"] == "sealed"
     shell.run("batch", "watch", batch, "--timeout", "100ms", code=Exit.TIMED_OUT)
-    found = shell.json("batch", "cancel", batch, "--reason", "not wanted")
-    assert (found["state"], found["cancelled"], found["reason"]) == ("ended", 3, "not wanted")
+    rows = shell.json("batch", "cancel", batch, "--reason", "not wanted")
+    assert (rows["state"], rows["cancelled"], rows["reason"]) == ("ended", 3, "not wanted")
     shell.run("batch", "show", "nobody", code=Exit.NOT_FOUND)

@@ -51,7 +51,7 @@ async def main():
         async with app.worker(queues=["nothing"]):  # so that the schedules of the code are known
             while len(await app.schedules()) < 2:
                 await asyncio.sleep(0.02)
-        print(json.dumps({name: one.id for name, one in (jobs | batches).items()}))
+        print(json.dumps({name: handle.id for name, handle in (jobs | batches).items()}))
 
 
 asyncio.run(main())
@@ -272,7 +272,7 @@ def test_every_command_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_it_prints_on_a_terminal_and_as_json(stage: tuple[Shell, dict[str, str]], name: str) -> None:
+def test_a_command_prints_its_table_and_its_json(stage: tuple[Shell, dict[str, str]], name: str) -> None:
     shell, ids = stage
     case = CASES[name]
     out, err = shell.run(*name.split(), *words(case.good, ids))
@@ -283,16 +283,16 @@ def test_what_it_prints_on_a_terminal_and_as_json(stage: tuple[Shell, dict[str, 
     else:
         assert " ".join(titles) in " ".join(shown.split()) or all(word in shown for word in titles), shown
     if case.keys:
-        found = printed(shell, name, words(case.again or case.good, ids))
-        assert found.keys() == set(case.keys.split())
+        columns = printed(shell, name, words(case.again or case.good, ids))
+        assert columns.keys() == set(case.keys.split())
 
 
 def printed(shell: Shell, name: str, arguments: list[str]) -> dict[str, Any]:
     """What it prints as JSON: an object, the first row of an array, or the first line of a stream."""
     if name == "events":
         arguments += ["-n", "1"]
-    found: Any = shell.json(*name.split(), *arguments)
-    row: dict[str, Any] = found[0] if isinstance(found, list) else found
+    rows: Any = shell.json(*name.split(), *arguments)
+    row: dict[str, Any] = rows[0] if isinstance(rows, list) else rows
     return row
 
 
@@ -304,7 +304,7 @@ def test_bench_prints_a_table_or_json(stage: tuple[Shell, dict[str, str]]) -> No
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.bad])
-def test_what_it_refuses_and_with_which_code(stage: tuple[Shell, dict[str, str]], name: str) -> None:
+def test_a_command_refuses_with_its_exit_code(stage: tuple[Shell, dict[str, str]], name: str) -> None:
     shell, ids = stage
     for arguments, code, text in CASES[name].bad:
         _, err = shell.run(*name.split(), *words(arguments, ids), code=code)
@@ -312,13 +312,13 @@ def test_what_it_refuses_and_with_which_code(stage: tuple[Shell, dict[str, str]]
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_an_option_that_it_does_not_have_is_a_usage_error(name: str) -> None:
+def test_an_unknown_option_of_a_command_is_a_usage_error(name: str) -> None:
     result = CliRunner().invoke(main, [*name.split(), "--nonsense"])
     assert result.exit_code == Exit.USAGE
     assert "No such option" in result.stderr
 
 
-def test_each_says_when_there_is_no_server_and_no_app(
+def test_a_command_says_when_there_is_no_server_or_no_app(
     stage: tuple[Shell, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target, "_SEARCH_TIMEOUT", 0.01)

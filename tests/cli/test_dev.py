@@ -53,9 +53,9 @@ def test_engine_keeps_the_embedded_server_until_it_is_told_to_stop(shell: Shell,
     process = shell.start("engine", "--url", f"embedded://{tmp_path}/data", "-o", "json")
     try:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        assert said["data"] == f"{tmp_path}/data"
-        client = redis.Redis(unix_socket_path=said["url"].removeprefix("unix://"))
+        printed = json.loads(process.stdout.readline())
+        assert printed["data"] == f"{tmp_path}/data"
+        client = redis.Redis(unix_socket_path=printed["url"].removeprefix("unix://"))
         number = client.info("server")["process_id"]
         client.shutdown(nosave=True)
         wait_for(lambda: client.info("server")["process_id"] != number, timeout=LONG, ignore=(redis.RedisError,))

@@ -1,4 +1,4 @@
-"""What people are told when they mistype: what is wrong, and what to do."""
+"""Error messages of the command line: what is wrong, and what to do."""
 
 import re
 import subprocess
@@ -40,10 +40,10 @@ def test_the_file_of_an_app_is_told_to_be_named_as_a_module(shell: Shell) -> Non
 
 
 def test_without_an_app_a_command_that_needs_no_code_tells_of_the_namespace(shell: Shell) -> None:
-    for words, told in ((["job", "ls"], True), (["enqueue", "send", "[1]"], False)):
+    for words, has_hint in ((["job", "ls"], True), (["enqueue", "send", "[1]"], False)):
         error = shell.run(*words, code=4, PENSTOCK_APP="")[1]
         assert "no app is named" in error
-        assert ("without the code give --namespace" in error) is told
+        assert ("without the code give --namespace" in error) is has_hint
 
 
 def test_enqueue_says_when_no_live_worker_serves_the_queue(shell: Shell) -> None:

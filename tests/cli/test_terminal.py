@@ -5,7 +5,7 @@ import pty
 import subprocess
 import sys
 
-from tests.cli.shell import LONGEST, Shell
+from tests.cli.shell import TIMEOUT, Shell
 
 
 def on_terminal(shell: Shell, *arguments: str, answer: str = "") -> tuple[int, str]:
@@ -29,7 +29,7 @@ def on_terminal(shell: Shell, *arguments: str, answer: str = "") -> tuple[int, s
         pass
     finally:
         os.close(ours)
-    return process.wait(LONGEST), shown.decode()
+    return process.wait(TIMEOUT), shown.decode()
 
 
 def test_top_draws_a_screen_and_gives_the_terminal_back(shell: Shell) -> None:

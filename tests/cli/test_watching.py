@@ -38,8 +38,8 @@ asyncio.run(main())
 @pytest.fixture
 def busy(shell: Shell) -> dict[str, str]:
     """Two dead, one done, one ready, one scheduled; by what they are."""
-    found: dict[str, str] = shell.script(BUSY)
-    return found
+    jobs: dict[str, str] = shell.script(BUSY)
+    return jobs
 
 
 def ids(rows: list[dict[str, Any]]) -> set[str]:

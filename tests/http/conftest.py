@@ -14,5 +14,5 @@ __all__ = ["app", "client", "unhandled", "url"]
 
 @pytest.fixture
 async def client(app: Penstock) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(app) as found:
-        yield found
+    async with serving(app) as served:
+        yield served

@@ -55,12 +55,12 @@ class Serve:
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
     @property
     def port(self) -> int:
-        return int(wait_for(lambda: re.search(r"serves http://\S+?:(\d+) ", self.said), timeout=30)[1])
+        return int(wait_for(lambda: re.search(r"serves http://\S+?:(\d+) ", self.output), timeout=30)[1])
 
     @property
     def url(self) -> str:

@@ -32,8 +32,8 @@ def path_of(path: str) -> str:
 
 async def ask(client: httpx.AsyncClient, route: Route, headers: dict[str, str]) -> httpx.Response:
     """Ask, and wait for no more than the head of the answer: events never end."""
-    async with client.stream(route.method, path_of(route.path), headers=headers) as found:
-        return found
+    async with client.stream(route.method, path_of(route.path), headers=headers) as response:
+        return response
 
 
 def basic(name: str, password: str) -> dict[str, str]:
@@ -47,15 +47,15 @@ async def test_each_role_may_what_the_table_says_and_nothing_else(
     headers = bearer(f"{role}-secret") if role else {}
     async with serving(app, tokens=TOKENS) as client:
         for route in routes:
-            found = await ask(client, route, headers)
+            response = await ask(client, route, headers)
             if route.role is None:
-                assert found.status_code in {200, 503}, route
+                assert response.status_code in {200, 503}, route
             elif role is None:
-                assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer"), route
+                assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer"), route
             elif ROLES.index(role) < ROLES.index(route.role):
-                assert found.status_code == 403, route
+                assert response.status_code == 403, route
             else:
-                assert found.status_code not in {401, 403, 500}, route
+                assert response.status_code not in {401, 403, 500}, route
     assert await app.client.views.counts() == {}
 
 
@@ -75,8 +75,8 @@ async def test_without_credentials_only_this_machine_may_ask(app: Penstock, rout
     outside = httpx.ASGITransport(app.asgi(), client=("192.0.2.7", 1234))
     async with httpx.AsyncClient(transport=outside, base_url="http://127.0.0.1") as there:
         for route in routes:
-            found = await ask(there, route, {})
-            assert (found.status_code == 401) == (route.path not in PROBES), route
+            response = await ask(there, route, {})
+            assert (response.status_code == 401) == (route.path not in PROBES), route
         assert (await there.get("/nothing")).status_code == 401
 
 
@@ -102,11 +102,11 @@ async def test_without_credentials_only_this_machine_may_ask(app: Penstock, rout
 )
 async def test_credentials_are_right_or_refused(app: Penstock, headers: dict[str, str], status: int) -> None:
     async with serving(app, tokens=TOKENS, users=USERS) as client:
-        found = await client.get("/api/v1/queues", headers=headers)
-        assert found.status_code == status
+        response = await client.get("/api/v1/queues", headers=headers)
+        assert response.status_code == status
         if status == 401:
-            assert found.headers["www-authenticate"].startswith("Basic")
-            assert "secret" not in found.text
+            assert response.headers["www-authenticate"].startswith("Basic")
+            assert "secret" not in response.text
 
 
 async def test_a_proxy_that_is_trusted_names_the_user(app: Penstock, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,8 +162,8 @@ async def test_every_change_is_in_the_audit_log_and_no_argument_is(
             await client.get("/api/v1/jobs/j", headers=sent)
             await client.patch("/api/v1/queues/default", json={"limit": 3}, headers=sent)
             await client.post("/api/v1/jobs", content=b"{", headers=sent | {"Content-Type": "application/json"})
-    said = [record.getMessage() for record in caplog.records if record.name == "penstock.audit"]
-    assert said == ["bob: jobs, 201", "bob: jobs cancel j, 200", "bob: queues patch default, 200", "bob: jobs, 400"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "penstock.audit"]
+    assert messages == ["bob: jobs, 201", "bob: jobs cancel j, 200", "bob: queues patch default, 200", "bob: jobs, 400"]
     assert "hunter2" not in caplog.text
 
 
@@ -214,8 +214,8 @@ async def test_the_service_can_be_mounted_under_any_path(app: Penstock) -> None:
 
     outer = Starlette(routes=[Mount("/deep/er", app.asgi())])
     async with listening(outer) as port, client_at(port) as client:
-        found = await client.post("/deep/er/api/v1/jobs", json={"task": "send", "id": "a/b"})
-        assert found.headers["location"] == "/deep/er/api/v1/jobs/a%2Fb"
-        assert (await client.get(found.headers["location"])).json()["state"] == "ready"
+        body = await client.post("/deep/er/api/v1/jobs", json={"task": "send", "id": "a/b"})
+        assert body.headers["location"] == "/deep/er/api/v1/jobs/a%2Fb"
+        assert (await client.get(body.headers["location"])).json()["state"] == "ready"
         assert (await client.get("/deep/er/livez")).text == "alive\n"
         assert (await client.get("/deep/er/nothing")).status_code == 404

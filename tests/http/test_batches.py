@@ -39,19 +39,19 @@ def tasks(app: Penstock) -> None:
 
 
 async def opened(client: httpx.AsyncClient, **options: Any) -> str:
-    found = await client.post(BATCHES, json=options)
-    assert found.status_code == 201, found.text
-    assert found.headers["location"].startswith(f"{BATCHES}/")
-    return str(found.json()["id"])
+    response = await client.post(BATCHES, json=options)
+    assert response.status_code == 201, response.text
+    assert response.headers["location"].startswith(f"{BATCHES}/")
+    return str(response.json()["id"])
 
 
 def job(number: int, **options: Any) -> dict[str, Any]:
     return {"task": "work", "args": [number], **options}
 
 
-def problem(found: httpx.Response) -> tuple[int, str]:
-    assert found.headers["content-type"] == "application/problem+json", found.text
-    return found.status_code, found.json()["detail"]
+def problem(response: httpx.Response) -> tuple[int, str]:
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    return response.status_code, response.json()["detail"]
 
 
 async def test_members_come_in_many_posts_while_others_run_and_one_job_is_made_at_the_end(
@@ -89,7 +89,7 @@ async def test_tasks_of_a_batch_may_be_named_without_their_modules(app: Penstock
         assert [row["created"] for row in added.json()] == [True, True]
         await client.post(f"{path}/seal")
         await app.run_until_idle()
-        ended[end] = [one["task"] for one in await all_of(client, "jobs", task="tell")]
+        ended[end] = [job["task"] for job in await all_of(client, "jobs", task="tell")]
     assert ended == {"then": ["shop:tell"], "on_failure": ["shop:tell"] * 2}
     app.tasks["mail:tell"] = app.tasks["shop:tell"]
     status, detail = problem(await client.post(BATCHES, json={"then": "tell"}))
@@ -109,8 +109,8 @@ async def test_what_has_finished_is_read_with_its_results_until_there_is_no_more
     await client.post(f"{path}/jobs", json=[job(-1), job(30)])
     await client.post(f"{path}/seal")
     await app.run_until_idle()
-    found = [*first["items"], *await all_of(client, f"{path.removeprefix(API)}/finished"[1:], limit=7)]
-    whole = {row["id"]: row for row in found}
+    finished = [*first["items"], *await all_of(client, f"{path.removeprefix(API)}/finished"[1:], limit=7)]
+    whole = {row["id"]: row for row in finished}
     assert sorted(row["result"] for row in whole.values() if "result" in row) == [2 * n for n in range(31)]
     assert [row["error"]["type"] for row in whole.values() if "error" in row] == ["ValueError"]
     over = (await client.get(f"{path}/finished", params={"cursor": "32"})).json()
@@ -258,8 +258,8 @@ async def test_batches_are_inside_each_other(app: Penstock, client: httpx.AsyncC
     for batch in (outer, inner):
         await client.post(f"{BATCHES}/{batch}/seal")
     await app.run_until_idle()
-    found = (await client.get(f"{BATCHES}/{outer}")).json()
-    assert (found["state"], found["total"], found["done"]) == ("ended", 1, 1)
+    body = (await client.get(f"{BATCHES}/{outer}")).json()
+    assert (body["state"], body["total"], body["done"]) == ("ended", 1, 1)
     assert (await client.get(f"{BATCHES}/{outer}/jobs")).json() == {"items": [], "next": None}
     assert (await client.get(f"{BATCHES}/{outer}/finished", params={"cursor": "1"})).json()["next"] is None
 
@@ -271,8 +271,8 @@ async def test_cancelling_answers_in_time_however_many_there_are(
     await client.post(f"{path}/jobs", json=[job(number) for number in range(1_000)])
     monkeypatch.setattr(bulk_actions, "BULK_TIMEOUT", 0.0)
     with caplog.at_level(logging.INFO, "penstock.audit"):
-        found = (await client.post(f"{path}/cancel", params={"reason": "hunter2"})).json()
-    assert (found["open"], found["pending"] > 0) == (False, True)
+        body = (await client.post(f"{path}/cancel", params={"reason": "hunter2"})).json()
+    assert (body["open"], body["pending"] > 0) == (False, True)
     assert "hunter2" not in caplog.text
     monkeypatch.undo()
     assert (await client.post(f"{path}/cancel")).json()["cancelled"] == 1_000

@@ -38,27 +38,27 @@ async def following(
 
 
 async def take(lines: AsyncIterator[str], number: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    events_read: list[dict[str, Any]] = []
     last = ""
     async with asyncio.timeout(20):
         async for line in lines:
             if line.startswith("id: "):
                 last = line.removeprefix("id: ")
             elif line.startswith("data: "):
-                found.append(json.loads(line.removeprefix("data: ")))
-                assert found[-1]["id"] == last
-            if len(found) == number:
+                events_read.append(json.loads(line.removeprefix("data: ")))
+                assert events_read[-1]["id"] == last
+            if len(events_read) == number:
                 break
-    return found
+    return events_read
 
 
 async def test_what_happens_is_told_as_it_happens(app: Penstock, client: httpx.AsyncClient) -> None:
     async with following(client, "since=1h") as lines:
         job = await app.tasks["add"].enqueue(1)
         await app.run_until_idle()
-        told = [event for event in await take(lines, 3) if event["job"] == job.id]
-    assert [event["kind"] for event in told] == ["enqueue", "lease", "complete"]
-    assert {(event["queue"], event["task"]) for event in told} == {("sums", "add")}
+        events = [event for event in await take(lines, 3) if event["job"] == job.id]
+    assert [event["kind"] for event in events] == ["enqueue", "lease", "complete"]
+    assert {(event["queue"], event["task"]) for event in events} == {("sums", "add")}
 
 
 async def test_a_reader_goes_on_after_the_last_event_that_it_had(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -82,8 +82,8 @@ async def test_only_what_is_asked_for_is_told(app: Penstock, client: httpx.Async
         (f"job={jobs[1].id}&kinds=lease,complete", [("lease", 1), ("complete", 1)]),
     ):
         async with following(client, f"since=1h&{query}") as lines:
-            found = await take(lines, len(expected))
-        assert sorted((event["kind"], [job.id for job in jobs].index(event["job"])) for event in found) == sorted(
+            events = await take(lines, len(expected))
+        assert sorted((event["kind"], [job.id for job in jobs].index(event["job"])) for event in events) == sorted(
             expected
         )
 

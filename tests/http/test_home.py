@@ -14,16 +14,16 @@ async def test_the_page_shows_queues_workers_and_failures(app: Penstock, client:
     job = await bold.using(id="<i>x</i>/1").enqueue("hunter2")
     async with app.worker() as worker:
         await worker.until_idle()
-        found = await client.get("/")
-    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "default-src 'none'" in found.headers["content-security-policy"]
-    assert "&lt;b&gt;bold&lt;/b&gt;" in found.text
-    assert "<b>" not in found.text
-    assert "<i>" not in found.text
-    assert "retries_exhausted ValueError" in found.text
-    assert "hunter2" not in found.text
+        response = await client.get("/")
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert "&lt;b&gt;bold&lt;/b&gt;" in response.text
+    assert "<b>" not in response.text
+    assert "<i>" not in response.text
+    assert "retries_exhausted ValueError" in response.text
+    assert "hunter2" not in response.text
     assert (await client.get("/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1")).json()["id"] == job.id
-    assert 'href="/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1"' in found.text
+    assert 'href="/api/v1/jobs/%3Ci%3Ex%3C%2Fi%3E%2F1"' in response.text
 
 
 async def test_the_home_page_needs_credentials_like_everything_else(app: Penstock) -> None:

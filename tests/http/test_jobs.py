@@ -86,12 +86,12 @@ async def test_an_array_has_a_result_per_item(app: Penstock, client: httpx.Async
     items[9] = 9
     items[10] = {"task": "add", "args": [1], "priority": 100}
     items[11] = {"task": "add", "args": [1], "dealy": 5}
-    found = await client.post(JOBS, json=items)
-    assert found.status_code == 200
-    rows = found.json()
+    response = await client.post(JOBS, json=items)
+    assert response.status_code == 200
+    rows = response.json()
     assert len(rows) == 250
     problems = {number: row["problem"] for number, row in enumerate(rows) if "problem" in row}
-    assert {number: one["status"] for number, one in problems.items()} == dict.fromkeys(range(7, 12), 422)
+    assert {number: problem["status"] for number, problem in problems.items()} == dict.fromkeys(range(7, 12), 422)
     assert "did you mean 'delay'" in problems[11]["detail"]
     assert [row["created"] for row in rows if "problem" not in row] == [True] * 245
     await app.run_until_idle()
@@ -126,8 +126,8 @@ async def test_a_task_may_be_named_without_its_module(app: Penstock, client: htt
     assert [row.get("created") for row in many] == [True, None, True]
     assert many[1]["problem"]["status"] == 422
     ids = [posted.json()["id"], many[0]["id"], many[2]["id"]]
-    found = [(await client.get(f"{JOBS}/{one}")).json()["task"] for one in ids]
-    assert found == ["shop:send", "shop:send", "mail:post"]
+    tasks = [(await client.get(f"{JOBS}/{job_id}")).json()["task"] for job_id in ids]
+    assert tasks == ["shop:send", "shop:send", "mail:post"]
     whole = (await client.post(JOBS, json={"task": "add", "args": [1]})).json()["id"]  # it is the full name of one
     assert (await client.get(f"{JOBS}/{whole}")).json()["task"] == "add"
 
@@ -136,9 +136,9 @@ async def test_a_name_that_several_tasks_have_is_a_problem_that_names_them(
     app: Penstock, client: httpx.AsyncClient
 ) -> None:
     named_in_modules(app)
-    found = await client.post(JOBS, json={"task": "post"})
+    response = await client.post(JOBS, json={"task": "post"})
     detail = "several tasks are called 'post'; say which: mail:post, shop:post"
-    assert (found.status_code, found.json()["detail"]) == (422, detail)
+    assert (response.status_code, response.json()["detail"]) == (422, detail)
     assert await app.client.views.counts() == {}
 
 
@@ -187,8 +187,8 @@ async def test_every_option_is_taken_by_its_name(app: Penstock, client: httpx.As
         "keep_result": "2h",
         "redact": ["y"],
     }
-    found = await client.post(JOBS, json={"task": "add", "args": [1, 2], **options})
-    assert (found.status_code, found.json()["state"]) == (201, "scheduled")
+    response = await client.post(JOBS, json={"task": "add", "args": [1, 2], **options})
+    assert (response.status_code, response.json()["state"]) == (201, "scheduled")
     status = await (await app.get_job("named")).status()
     assert (status.queue, status.priority, status.retries, status.tags) == ("other", 1, 7, ("x",))
     record = await app.client.views.job("named")
@@ -229,10 +229,10 @@ async def test_every_option_is_taken_by_its_name(app: Penstock, client: httpx.As
 async def test_what_is_wrong_is_a_problem_that_says_so(
     app: Penstock, client: httpx.AsyncClient, job: Any, hint: str
 ) -> None:
-    found = await client.post(JOBS, json=job)
-    assert (found.status_code, found.headers["content-type"]) == (422, "application/problem+json")
-    assert hint in found.json()["detail"]
-    assert found.json()["title"]
+    response = await client.post(JOBS, json=job)
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    assert hint in response.json()["detail"]
+    assert response.json()["title"]
     assert await app.client.views.counts() == {}
 
 
@@ -266,16 +266,16 @@ async def test_jobs_are_cancelled_and_rescheduled(app: Penstock, client: httpx.A
 
 
 async def _has_progress(client: httpx.AsyncClient, job_id: str) -> bool:
-    found = (await client.get(f"{JOBS}/{job_id}")).json()
-    return (found["state"], found.get("progress")) == ("running", [1.0, 2.0, "half"])
+    body = (await client.get(f"{JOBS}/{job_id}")).json()
+    return (body["state"], body.get("progress")) == ("running", [1.0, 2.0, "half"])
 
 
 @pytest.mark.parametrize("name", ["missing", "a%2Fb", "%2F", "%00", "ä", "%FF", "..", "a%252Fb", "x" * 3000])
 @pytest.mark.parametrize("action", ["", "/cancel", "/retry"])
 async def test_an_odd_id_is_not_found(client: httpx.AsyncClient, name: str, action: str) -> None:
-    found = await client.request("POST" if action else "GET", httpx.URL(f"{client.base_url}{JOBS}/{name}{action}"))
-    assert found.status_code == 404
-    assert found.headers["content-type"] == "application/problem+json"
+    response = await client.request("POST" if action else "GET", httpx.URL(f"{client.base_url}{JOBS}/{name}{action}"))
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("name", ["a/b", "%", "a%2Fb", "ä ö".replace(" ", "-"), "x:y", "cancel", "?", "#"])
@@ -289,9 +289,9 @@ async def test_an_odd_id_is_found_where_it_exists(client: httpx.AsyncClient, nam
 async def test_a_result_that_is_no_longer_kept_is_said_so(app: Penstock, client: httpx.AsyncClient) -> None:
     job = (await client.post(JOBS, json={"task": "add", "args": [1], "keep_result": 0})).json()
     await app.run_until_idle()
-    found = (await client.get(f"{JOBS}/{job['id']}")).json()
-    assert (found["state"], found["error"]["type"]) == ("done", "ResultExpired")
-    assert "result" not in found
+    body = (await client.get(f"{JOBS}/{job['id']}")).json()
+    assert (body["state"], body["error"]["type"]) == ("done", "ResultExpired")
+    assert "result" not in body
 
 
 async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(
@@ -303,11 +303,11 @@ async def test_a_job_cancelled_while_it_ran_tells_of_that_attempt(
     (lease,) = await worker.lease()
     await engine.cancel(["a"], "no longer wanted")
     await worker.release(lease)
-    told = (await client.get("/api/v1/jobs/a")).json()
-    assert (told["state"], told["attempt"]) == ("cancelled", 1)
-    (attempt,) = told["attempts"]
+    body = (await client.get("/api/v1/jobs/a")).json()
+    assert (body["state"], body["attempt"]) == ("cancelled", 1)
+    (attempt,) = body["attempts"]
     assert (attempt["number"], attempt["outcome"], attempt["error"]["message"]) == (1, "cancelled", "no longer wanted")
-    assert (attempt["started"], attempt["ended"]) == (told["started"], told["finished"])
+    assert (attempt["started"], attempt["ended"]) == (body["started"], body["finished"])
     shell = Shell(tmp_path, str(app.settings.url))
     shown, _ = await asyncio.to_thread(shell.run, "job", "show", "a", "--namespace", app.name)
     assert "attempts that did not succeed" in shown, shown

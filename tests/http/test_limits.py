@@ -49,10 +49,10 @@ def tasks(app: Penstock) -> None:
 async def test_a_body_that_is_too_much_or_no_json_is_refused(
     client: httpx.AsyncClient, app: Penstock, body: bytes, status: int
 ) -> None:
-    found = await client.post(JOBS, content=body, headers=JSON)
-    assert found.status_code == status, found.text[:300]
-    assert found.headers["content-type"] == "application/problem+json"
-    assert len(found.content) < 2_000
+    response = await client.post(JOBS, content=body, headers=JSON)
+    assert response.status_code == status, response.text[:300]
+    assert response.headers["content-type"] == "application/problem+json"
+    assert len(response.content) < 2_000
     assert await app.client.views.counts() == {}
 
 
@@ -66,8 +66,8 @@ async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.Asyn
             yield b" " * 65_536
 
     try:
-        found = await client.post(JOBS, content=endless(), headers=JSON)
-        assert found.status_code == 413
+        response = await client.post(JOBS, content=endless(), headers=JSON)
+        assert response.status_code == 413
     except httpx.TransportError:  # it was cut off while it sent on
         pass
     assert sent < 20 * MIB
@@ -75,8 +75,8 @@ async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.Asyn
 
 async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-        found = await client.post(JOBS, content=b'{"task": "echo"}', headers={"Content-Type": kind})
-        assert found.status_code == 415
+        response = await client.post(JOBS, content=b'{"task": "echo"}', headers={"Content-Type": kind})
+        assert response.status_code == 415
 
 
 async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
@@ -164,17 +164,17 @@ async def test_memory_stays_flat_under_big_bodies(client: httpx.AsyncClient) -> 
     ],
 )
 async def test_odd_requests_get_a_problem(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
-    found = await client.request(method, httpx.URL(f"{client.base_url}{path}"))
-    assert found.status_code == status, found.text
-    assert found.headers["content-type"] == "application/problem+json"
-    assert found.json()["status"] == status
+    response = await client.request(method, httpx.URL(f"{client.base_url}{path}"))
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
     if status == 405:
-        assert found.headers["allow"]
+        assert response.headers["allow"]
 
 
 async def test_a_head_is_a_get_without_its_body(client: httpx.AsyncClient) -> None:
-    found = await client.head("/api/v1/queues")
-    assert (found.status_code, found.content) == (200, b"")
+    response = await client.head("/api/v1/queues")
+    assert (response.status_code, response.content) == (200, b"")
 
 
 async def test_a_server_that_is_gone_is_503_and_says_that_sending_again_is_safe(app: Penstock) -> None:
@@ -186,6 +186,6 @@ async def test_a_server_that_is_gone_is_503_and_says_that_sending_again_is_safe(
     async with serving(lost) as client:
         assert (await client.get("/livez")).status_code == 200
         for method, path in (("GET", "/readyz"), ("GET", "/api/v1/queues"), ("POST", JOBS)):
-            found = await client.request(method, path, json={"task": "echo"} if method == "POST" else None)
-            assert (found.status_code, found.headers["retry-after"]) == (503, "1")
+            response = await client.request(method, path, json={"task": "echo"} if method == "POST" else None)
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     await lost.aclose()

@@ -20,11 +20,15 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 async def scrape(client: httpx.AsyncClient) -> Values:
-    found = await client.get("/metrics")
-    assert (found.status_code, found.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    families = list(text_string_to_metric_families(found.text))
+    response = await client.get("/metrics")
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    families = list(text_string_to_metric_families(response.text))
     assert all(family.documentation for family in families)
-    return {(sample.name, frozenset(sample.labels.items())): sample.value for one in families for sample in one.samples}
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def value(values: Values, name: str, **labels: str) -> float:
@@ -81,7 +85,7 @@ async def _lost(app: Penstock) -> dict[str, int]:
     await engine.register("lost", 60_000)
     leased = (await engine.lease("lost", 1, want=2)).leases  # none with a lock
     await engine.reap_worker("lost", [], 60_000)
-    words = await engine.complete("lost", [(one.id, 1, b"") for one in leased])
+    words = await engine.complete("lost", [(lease.id, 1, b"") for lease in leased])
     return {"lease": len(leased), "reap": len(leased), "stale": words.count("stale")}
 
 
@@ -103,17 +107,20 @@ async def test_depth_age_pauses_limits_workers_and_requests_are_shown(app: Penst
     await client.get("/api/v1/queues/nothing")
     await client.get("/no/such/path")
     async with app.worker(concurrency=5):
-        found = await scrape(client)
-    assert value(found, "queue_jobs", queue="odd-queue", state="ready") == 2
-    assert value(found, "queue_jobs", queue="odd-queue", state="scheduled") == 1
-    assert 0 < value(found, "oldest_ready_seconds", queue="odd-queue") < 60
-    assert (value(found, "queue_paused", queue="odd-queue"), value(found, "queue_limit", queue="odd-queue")) == (1, 7)
-    assert (value(found, "workers"), value(found, "worker_slots")) == (1, 5)
+        samples = await scrape(client)
+    assert value(samples, "queue_jobs", queue="odd-queue", state="ready") == 2
+    assert value(samples, "queue_jobs", queue="odd-queue", state="scheduled") == 1
+    assert 0 < value(samples, "oldest_ready_seconds", queue="odd-queue") < 60
+    assert (value(samples, "queue_paused", queue="odd-queue"), value(samples, "queue_limit", queue="odd-queue")) == (
+        1,
+        7,
+    )
+    assert (value(samples, "workers"), value(samples, "worker_slots")) == (1, 5)
     route = {"method": "GET", "route": "/api/v1/queues/{name}"}
-    assert value(found, "http_requests_total", **route, status="200") == 1
-    assert value(found, "http_requests_total", **route, status="404") == 1
-    assert value(found, "http_requests_total", method="", route="", status="404") == 1
-    assert value(found, "http_request_seconds_bucket", **route, le="+Inf") == 2
+    assert value(samples, "http_requests_total", **route, status="200") == 1
+    assert value(samples, "http_requests_total", **route, status="404") == 1
+    assert value(samples, "http_requests_total", method="", route="", status="404") == 1
+    assert value(samples, "http_request_seconds_bucket", **route, le="+Inf") == 2
 
 
 async def test_waits_and_runs_fall_into_their_ranges(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -126,18 +133,18 @@ async def test_waits_and_runs_fall_into_their_ranges(app: Penstock, client: http
     await asyncio.sleep(0.06)
     async with app.worker(concurrency=5):
         await eventually(lambda: _are_done(app, "naps", 2), within=20)
-    found = await scrape(client)
+    samples = await scrape(client)
     for name, most in (("wait", 1), ("run", 0), ("lane_wait", 0)):
         buckets = {
             float(dict(labels)["le"]): number
-            for (which, labels), number in found.items()
+            for (which, labels), number in samples.items()
             if which == f"penstock_{name}_seconds_bucket" and ("queue", "naps") in labels
         }
         assert len(buckets) == 13
         assert list(buckets.values()) == sorted(buckets.values())
         assert buckets[0.05] <= most, name  # one of them waited in no line: it was held until it started
         assert buckets[float("inf")] == {"wait": 2, "run": 2, "lane_wait": 1}[name]
-        assert value(found, f"{name}_seconds_sum", queue="naps") >= 0.06
+        assert value(samples, f"{name}_seconds_sum", queue="naps") >= 0.06
 
 
 async def _are_done(app: Penstock, queue: str, number: int) -> bool:
@@ -149,15 +156,15 @@ async def test_there_is_a_bounded_number_of_queues(app: Penstock, client: httpx.
     async def wait() -> None: ...
 
     await app.enqueue_many(wait.using(queue=f"q{number:03d}").call() for number in range(150))
-    found = await scrape(client)
-    labels = {dict(names)["queue"] for (name, names) in found if name == "penstock_queue_jobs"}
+    samples = await scrape(client)
+    labels = {dict(names)["queue"] for (name, names) in samples if name == "penstock_queue_jobs"}
     assert len(labels) == 101
-    total = sum(number for (name, names), number in found.items() if ("state", "ready") in names)
+    total = sum(number for (name, names), number in samples.items() if ("state", "ready") in names)
     assert total == 150
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-async def test_promtool_accepts_it(app: Penstock, client: httpx.AsyncClient) -> None:
+async def test_promtool_accepts_the_metrics(app: Penstock, client: httpx.AsyncClient) -> None:
     @app.task(name="add", lock="one")
     async def add() -> None: ...
 

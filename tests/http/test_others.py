@@ -46,20 +46,20 @@ async def test_queues_are_listed_paused_resumed_and_limited(app: Penstock, clien
     assert (await client.post(f"{path}/resume")).json()["paused"] is False
     await app.run_until_idle()
     assert (await client.get(path)).json()["counts"]["done"] == 1
-    found = await client.post(f"{API}/queues/sum/pause")
-    assert (found.status_code, "did you mean 'sums'" in found.json()["detail"]) == (404, True)
+    response = await client.post(f"{API}/queues/sum/pause")
+    assert (response.status_code, "did you mean 'sums'" in response.json()["detail"]) == (404, True)
 
 
 async def test_lists_come_in_pages(app: Penstock, client: httpx.AsyncClient) -> None:
     names = [f"q{n:03d}" for n in range(25)]
     await app.enqueue_many(app.tasks["add"].using(queue=name).call() for name in names)
-    found: list[str] = []
+    listed: list[str] = []
     cursor: Any = ""
     while cursor is not None:
         page = (await client.get(f"{API}/queues", params={"limit": 10, "cursor": cursor})).json()
-        found += [row["name"] for row in page["items"]]
+        listed += [row["name"] for row in page["items"]]
         cursor = page["next"]
-    assert found == sorted([*names, "default", "sums"])
+    assert listed == sorted([*names, "default", "sums"])
 
 
 async def test_lanes_come_in_pages(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -90,8 +90,8 @@ async def test_lanes_and_locks_are_shown_and_steered(app: Penstock, client: http
 
 
 async def _lane_in_use(client: httpx.AsyncClient) -> bool:
-    found = (await client.get(f"{API}/lanes/k", params={"kind": "lock"})).json()
-    return bool(found["in_use"] == 1)
+    body = (await client.get(f"{API}/lanes/k", params={"kind": "lock"})).json()
+    return bool(body["in_use"] == 1)
 
 
 async def test_schedules_are_shown_run_paused_and_removed(app: Penstock, client: httpx.AsyncClient) -> None:

@@ -24,13 +24,13 @@ def tasks(app: Penstock) -> None:
 
 
 async def all_of(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     cursor: Any = ""
     while cursor is not None:
         page = (await client.get(f"{API}/{path}", params={**query, "cursor": cursor})).json()
-        found += page["items"]
+        items += page["items"]
         cursor = page["next"]
-    return found
+    return items
 
 
 async def test_jobs_are_listed_by_filter_and_in_pages(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -41,8 +41,8 @@ async def test_jobs_are_listed_by_filter_and_in_pages(app: Penstock, client: htt
     assert len(await all_of(client, "jobs", queue="q1", tag="t1", state="ready", task="work")) == 42
     assert await all_of(client, "jobs", state="dead") == []
     assert await all_of(client, "jobs", older_than="1h") == []
-    one = (await client.get(f"{API}/jobs", params={"limit": 1})).json()["items"][0]
-    assert (one["state"], one["task"], "arguments" in one) == ("ready", "work", False)
+    job = (await client.get(f"{API}/jobs", params={"limit": 1})).json()["items"][0]
+    assert (job["state"], job["task"], "arguments" in job) == ("ready", "work", False)
     for query in ("state=odd", "older_than=old", "cursor=***", "queue=a b", "color=red"):
         assert (await client.get(f"{API}/jobs?{query}")).status_code == 422
 
@@ -60,8 +60,8 @@ async def test_jobs_are_listed_by_filter_and_in_pages(app: Penstock, client: htt
 async def test_a_value_that_is_not_known_is_answered_with_those_that_are(
     client: httpx.AsyncClient, path: str, detail: str
 ) -> None:
-    found = await client.get(f"{API}/{path}")
-    assert (found.status_code, detail in found.json()["detail"]) == (422, True), found.text
+    response = await client.get(f"{API}/{path}")
+    assert (response.status_code, detail in response.json()["detail"]) == (422, True), response.text
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ async def test_a_page_has_no_more_than_its_limit_and_none_is_left_out(
     await app.enqueue_many(task.using(queue=f"q{n % 3}", tags=[f"t{n % 2}"]).call(n) for n in range(30))
     await app.run_until_idle()
     await app.enqueue_many(task.using(queue=f"q{n % 3}", tags=[f"t{n % 2}"]).call(n) for n in range(30))
-    found, cursor, sizes = [], "", []
+    items, cursor, sizes = [], "", []
     while cursor is not None:
         page = (await client.get(f"{API}/jobs", params={**query, "limit": 4, "cursor": cursor})).json()
-        found += [job["id"] for job in page["items"]]
+        items += [job["id"] for job in page["items"]]
         sizes.append(len(page["items"]))
         cursor = page["next"]
     assert max(sizes) == 4
-    assert sorted(found) == sorted(job["id"] for job in await all_of(client, "jobs", **query))
-    assert len(found) == len(set(found)) > 4
+    assert sorted(items) == sorted(job["id"] for job in await all_of(client, "jobs", **query))
+    assert len(items) == len(set(items)) > 4
 
 
 async def test_the_dead_are_listed_grouped_retried_and_forgotten(app: Penstock, client: httpx.AsyncClient) -> None:
@@ -121,8 +121,8 @@ async def test_a_job_shows_what_it_wrote(app: Penstock, client: httpx.AsyncClien
     job = await app.tasks["work"].enqueue(8)
     assert (await client.get(f"{API}/jobs/{job.id}/log")).json() == {"gone": 0, "lines": []}
     await app.run_until_idle()
-    found = (await client.get(f"{API}/jobs/{job.id}/log")).json()
-    assert [(line["attempt"], line["text"]) for line in found["lines"]] == [(1, "number 8")]
+    body = (await client.get(f"{API}/jobs/{job.id}/log")).json()
+    assert [(line["attempt"], line["text"]) for line in body["lines"]] == [(1, "number 8")]
     assert (await client.get(f"{API}/jobs/nothing/log")).status_code == 404
 
 

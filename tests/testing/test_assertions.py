@@ -108,16 +108,16 @@ def test_a_failure_shows_jobs_of_the_same_task_first(app: Penstock, sandbox: San
     @app.task(name="other")
     def other() -> None: ...
 
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError) as error:
         sandbox.assert_enqueued(send.call(1))
-    assert str(found.value) == "expected to be enqueued: send(user=1, subject='hi')\nnothing was enqueued"
+    assert str(error.value) == "expected to be enqueued: send(user=1, subject='hi')\nnothing was enqueued"
     other.enqueue_sync()
     with pytest.raises(AssertionError, match=r"what was enqueued:\n  other\(\)$"):
         sandbox.assert_enqueued(send, where={"user": 1})
     send.using(delay="10m", queue="mail").enqueue_sync(2)
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError) as error:
         sandbox.assert_enqueued(send.using(delay="5m").call(2))
-    assert str(found.value) == (
+    assert str(error.value) == (
         "expected to be enqueued: send(user=2, subject='hi')  [delay=5m]\n"
         "what was enqueued:\n"
         "  send(user=2, subject='hi')  [queue=mail delay=10m]\n"

@@ -209,5 +209,5 @@ async def test_what_views_say_is_by_its_time(app: Penstock, sandbox: Sandbox) ->
 
     job = await work.enqueue()
     sandbox.clock.advance("40d")
-    found: list[Any] = [one async for one in app.jobs(older_than="30d")]
-    assert [one.id for one in found] == [job.id]
+    old: list[Any] = [job_status async for job_status in app.jobs(older_than="30d")]
+    assert [job_status.id for job_status in old] == [job.id]

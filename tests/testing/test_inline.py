@@ -55,9 +55,9 @@ def test_the_error_is_the_one_that_the_task_raised_after_its_last_try(app: Penst
         raised.append(ValueError(f"try {current_job().attempt}"))
         raise raised[-1]
 
-    with sandbox.inline(), pytest.raises(ValueError, match="try 3") as found:
+    with sandbox.inline(), pytest.raises(ValueError, match="try 3") as error:
         work.enqueue_sync()
-    assert found.value is raised[2]
+    assert error.value is raised[2]
     assert len(raised) == 3
 
 
@@ -158,11 +158,11 @@ async def test_a_batch_has_ended_when_its_block_has(app: Penstock, sandbox: Sand
         async with app.batch("all", then=report) as batch:
             await batch.add(member.call(1))
             await batch.add_many(member.call(number) for number in range(2, 4))
-    assert [(one.name, one.done) for one in ended] == [("all", 3)]
+    assert [(status.name, status.done) for status in ended] == [("all", 3)]
     ended.clear()
     with sandbox.inline(), app.batch("sync", then=report) as batch:
         batch.add_many_sync([member.call(1)])
-    assert [(one.name, one.done) for one in ended] == [("sync", 1)]
+    assert [(status.name, status.done) for status in ended] == [("sync", 1)]
 
 
 def test_what_is_delayed_or_locked_waits_as_everywhere(app: Penstock, sandbox: Sandbox) -> None:

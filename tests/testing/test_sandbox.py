@@ -34,12 +34,12 @@ def test_two_sandboxes_see_nothing_of_each_other(app: Penstock, single: Server) 
     @app.task
     def work() -> None: ...
 
-    with Sandbox(app, url=single.url) as one:
+    with Sandbox(app, url=single.url) as inner:
         work.using(id="same").enqueue_sync()
         with Sandbox(app, url=single.url) as other:
             other.assert_not_enqueued()
             assert work.using(id="same").enqueue_sync().created
-        one.assert_enqueued(work, times=1)
+        inner.assert_enqueued(work, times=1)
 
 
 async def test_async_tests_await_it(app: Penstock, single: Server) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -65,9 +66,10 @@ def move(
     """Have jobs that wait do so in another queue, in the order in which they had come."""
     require_ids_or_filter(ids, choice)
     queue = queue_name(to)
+    client = target.open_client()
     if choice is not None:
         run_on_matching(
-            target.open_client(),
+            client,
             printer,
             choice,
             lambda jobs, progress: jobs.move(queue, progress),
@@ -76,7 +78,7 @@ def move(
         )
         return
 
-    async def move_one(client: Client, handle: Job[Any]) -> Row:
+    async def move_one(handle: Job[Any]) -> Row:
         (word,) = await client.engine.transfer([handle.id], queue)
         if word == "missing":
             raise missing(handle.id)
@@ -84,7 +86,7 @@ def move(
             raise PenstockError(f"job {handle.id} is {word}: only one that waits can be moved")
         return {"id": handle.id, "state": (await handle.status()).state, "queue": queue}
 
-    _for_each(target, printer, ids, lambda client, _app, handle: move_one(client, handle), _print_state)
+    _for_each(client, printer, ids, move_one, _print_state)
 
 
 @job.command(epilog=examples("penstock job log GMhDvFiI8U01", "penstock job log GMhDvFiI8U01 -f"))
@@ -111,7 +113,9 @@ def log(target: Target, printer: Printer, id_: str, *, follow: bool) -> None:
 @with_target
 def show(target: Target, printer: Printer, ids: tuple[str, ...], *, traceback: bool) -> None:
     """Print what is known of jobs: state, times, attempts that did not succeed, progress, and why it does not run."""
-    _for_each(target, printer, ids, _read, lambda row: _print_status(row, traceback=traceback), separator="")
+    client, app = target.open()
+    print_job = partial(_print_status, traceback=traceback)
+    _for_each(client, printer, ids, partial(_read, client, app), print_job, separator="")
 
 
 @job.command(
@@ -155,7 +159,7 @@ def cancel(
             raise PenstockError(f"job {handle.id} was not cancelled: it had ended before, it is {state}")
         return {"id": handle.id, "state": state}
 
-    _for_each(target, printer, ids, lambda _client, _app, handle: cancel_one(handle), _print_state)
+    _for_each(target.open_client(), printer, ids, cancel_one, _print_state)
 
 
 @job.command(
@@ -180,7 +184,7 @@ def retry(target: Target, printer: Printer, ids: tuple[str, ...], choice: Choice
         await handle.retry()
         return {"id": handle.id, "state": "ready"}
 
-    _for_each(target, printer, ids, lambda _client, _app, handle: retry_one(handle), _print_state)
+    _for_each(target.open_client(), printer, ids, retry_one, _print_state)
 
 
 @job.command(name="run", epilog=examples("penstock job run GMhDvFiI8U01"))
@@ -193,7 +197,7 @@ def run_now(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
         await handle.run_now()
         return {"id": handle.id, "state": "ready"}
 
-    _for_each(target, printer, ids, lambda _client, _app, handle: run_one(handle), _print_state)
+    _for_each(target.open_client(), printer, ids, run_one, _print_state)
 
 
 @job.command(epilog=examples("penstock job reschedule GMhDvFiI8U01 --delay 10m"))
@@ -207,24 +211,23 @@ def reschedule(target: Target, printer: Printer, ids: tuple[str, ...], *, delay:
         await handle.reschedule(delay=delay)
         return {"id": handle.id, "state": (await handle.status()).state}
 
-    _for_each(target, printer, ids, lambda _client, _app, handle: reschedule_one(handle), _print_state)
+    _for_each(target.open_client(), printer, ids, reschedule_one, _print_state)
 
 
 def _for_each(
-    target: Target,
+    client: Client,
     printer: Printer,
     ids: tuple[str, ...],
-    action: Callable[[Client, Penstock | None, Job[Any]], Awaitable[Row]],
+    action: Callable[[Job[Any]], Awaitable[Row]],
     show: Callable[[Row], None],
     separator: str | None = None,
 ) -> None:
     """Run the action for each id; an error is reported and stops none of the others."""
-    client, app = target.open()
     codes: list[Exit] = []
 
     async def run_action(client: Client, job_id: str) -> Row:
         try:
-            return await action(client, app, Job(client, job_id, decode_any, created=False))
+            return await action(Job(client, job_id, decode_any, created=False))
         except Unavailable:
             raise
         except PenstockError as error:

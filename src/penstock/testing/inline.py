@@ -76,9 +76,8 @@ class Inline:
                     return
                 runner = runner or await self._runner(stack)
                 running = RunningJob(lease, self._worker, number, runner.context(lease, self._worker, number))
-                outcome = await asyncio.create_task(
-                    runner.run(running)
-                )  # a task of its own, for it sets the current job
+                # In a task of its own, for it sets the current job.
+                outcome = await asyncio.create_task(runner.run(running))
                 for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
                     await settling
                 if isinstance(outcome, Retried):

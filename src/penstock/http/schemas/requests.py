@@ -1,4 +1,4 @@
-"""What may come over the wire, as the types that check it and that OpenAPI is made from."""
+"""Types of request bodies and queries; they check what is sent, and OpenAPI is made from them."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -102,26 +102,26 @@ class PageQuery(Struct, forbid_unknown_fields=True):
 
 
 class DeadRequest(Struct, forbid_unknown_fields=True):
-    """Which dead jobs: those that fit all of these; without any, every one."""
+    """Which dead jobs: those that match all of these filters; without any, all of them."""
 
     queue: str = ""
     task: str = ""
     tag: str = ""
     error: Annotated[str, Meta(description="A part of the last error.")] = ""
-    group: Annotated[str, Meta(description="Of those that died of the same.")] = ""
+    group: Annotated[str, Meta(description="Dead of this error: a `group` of /api/v1/dead/groups.")] = ""
     older_than: Annotated[str, Meta(description="In their state for longer than that: 10m, 2h, 3d.")] = ""
     newer_than: Annotated[str, Meta(description="In their state for less than that.")] = ""
 
 
 class DeadQuery(DeadRequest, forbid_unknown_fields=True):
-    """The same, page by page."""
+    """Which dead jobs, page by page."""
 
     cursor: Cursor = ""
     limit: Limit = 100
 
 
 class JobsQuery(DeadQuery, forbid_unknown_fields=True):
-    """The same for jobs in any state, or in this one, and of any batch, or of this one."""
+    """Which jobs, in any state and of any batch unless they are given, page by page."""
 
     state: AnyState = ""
     batch: str = ""
@@ -186,7 +186,7 @@ class CancelQuery(Struct, forbid_unknown_fields=True):
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
-    """For events: those that fit all of these."""
+    """Which events: those that match all of these filters."""
 
     queue: str = ""
     job: str = ""

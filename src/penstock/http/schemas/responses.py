@@ -1,4 +1,4 @@
-"""What goes over the wire, as the types that OpenAPI is made from."""
+"""Types of responses, from which OpenAPI is made."""
 
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
