@@ -16,8 +16,9 @@ class Clock:
     `time.time()`, so it follows libraries that replace that.
     """
 
-    def __init__(self, on_move: Callable[[], None] = lambda: None) -> None:
-        self._on_move = on_move
+    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
+        """`moved` is called after every move."""
+        self._on_move = moved
         self._offset = 0  #: ms that it is ahead of the real time while it runs
         self._frozen_at: int | None = _real_time()  #: None while it runs
 
