@@ -61,7 +61,7 @@ class Failover(Cluster):
             if client.execute_command("CLUSTER KEYSLOT", f"penstock:{{{name}}}:meta") < 16384 // 3:
                 return name
 
-    def kill(self) -> None:
+    def end(self) -> None:
         self.replica.end()
         super().end()
 

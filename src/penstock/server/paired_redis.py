@@ -92,6 +92,9 @@ class PairedSyncRedis(redis.Redis):
         packed = b"".join(map(_packed, commands))
         try:
             answers: list[Any] = connection.roundtrip(packed, len(commands), self._timeout, lambda: True)
+        except OSError as error:
+            connection.close()
+            raise redis_errors.ConnectionError(str(error)) from error
         except BaseException:
             connection.close()
             raise
