@@ -410,7 +410,7 @@ class Penstock:
             self.program,
             queues=queues,
             concurrency=concurrency,
-            life=None if lease is None else milliseconds(lease, "lease"),
+            lease=None if lease is None else milliseconds(lease, "lease"),
             grace=GRACE if grace is None else milliseconds(grace, "grace") / 1000,
         )
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.worker.fetch import AHEAD, CallNumbers, Fetcher
+from penstock.worker.fetch import Fetcher
+from penstock.worker.session import MAX_CALLS_AHEAD, CallNumbers
 from tests.api.looks import eventually, in_state, on_both
 from tests.engine.factories import raw
 
@@ -25,13 +26,13 @@ async def is_at_rest(app: Penstock, workers: int = 1) -> bool:
 
 def letters_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What workers are sent from now on."""
-    found, take = [], Fetcher.take
+    found, take = [], Fetcher.job_pushed
 
     def note(self: Fetcher, letter: bytes) -> None:
         found.append(letter)
         take(self, letter)
 
-    monkeypatch.setattr(Fetcher, "take", note)
+    monkeypatch.setattr(Fetcher, "job_pushed", note)
     return found
 
 
@@ -77,7 +78,7 @@ async def test_a_worker_that_stops_gives_it_back(app: Penstock) -> None:
 
     async with app.worker() as worker:
         await eventually(lambda: is_at_rest(app))
-        worker._fetcher.drain()
+        worker._slots.is_draining = True
         job = await anything.enqueue()
         await in_state(job, "ready")
         assert (await job.status()).attempt == 0
@@ -90,12 +91,12 @@ async def test_a_job_pushed_to_a_worker_that_lost_the_message_runs_at_its_next_l
     async def answer() -> int:
         return 42
 
-    monkeypatch.setattr(Fetcher, "take", lambda _fetcher, _letter: None)
+    monkeypatch.setattr(Fetcher, "job_pushed", lambda _fetcher, _letter: None)
     async with app.worker() as worker:
         await eventually(lambda: is_at_rest(app))
         job = await answer.enqueue()
         await in_state(job, "running")
-        worker._fetcher.look()
+        worker._fetcher.work_arrived()
         assert await job.result(timeout=2) == 42
         assert (await job.status()).attempt == 1
 
@@ -132,32 +133,32 @@ async def test_every_job_runs_once_while_mailboxes_break(app: Penstock, size: in
 def test_a_worker_does_not_go_too_far_ahead_of_a_call_that_is_not_answered() -> None:
     numbers = CallNumbers()
     first = numbers.take()
-    for _ in range(AHEAD - 1):
-        assert not numbers.is_ahead
-        assert numbers.answered(numbers.take())
-    assert numbers.is_ahead
+    for _ in range(MAX_CALLS_AHEAD - 1):
+        assert not numbers.is_too_far_ahead
+        assert numbers.mark_answered(numbers.take())
+    assert numbers.is_too_far_ahead
     numbers.give_back(first)
-    assert not numbers.is_ahead  # the next is the first again
+    assert not numbers.is_too_far_ahead  # the next is the first again
     assert numbers.take() == first
-    assert numbers.is_ahead
-    assert numbers.answered(first)
-    assert not numbers.is_ahead
+    assert numbers.is_too_far_ahead
+    assert numbers.mark_answered(first)
+    assert not numbers.is_too_far_ahead
 
 
 def test_numbers_of_calls_that_letters_answer() -> None:
     numbers = CallNumbers()
     first, second = numbers.take(), numbers.take()
     assert (first, second) == (1, 2)
-    assert numbers.answered(1)
-    assert numbers.told(2)  # on its way
-    assert not numbers.answered(2)
-    assert numbers.told(3)  # yet to be made
-    assert not numbers.told(3)
-    assert (numbers.floor, numbers.take()) == (3, 4)
+    assert numbers.mark_answered(1)
+    assert numbers.mark_pushed(2)  # on its way
+    assert not numbers.mark_answered(2)
+    assert numbers.mark_pushed(3)  # yet to be made
+    assert not numbers.mark_pushed(3)
+    assert (numbers.answered_up_to, numbers.take()) == (3, 4)
     numbers.give_back(4)
-    assert numbers.told(4)  # lost
-    assert (numbers.floor, numbers.take()) == (4, 5)
-    assert numbers.told(5)
+    assert numbers.mark_pushed(4)  # lost
+    assert (numbers.answered_up_to, numbers.take()) == (4, 5)
+    assert numbers.mark_pushed(5)
     numbers.give_back(5)  # its answer was lost, and had come by letter before
     assert numbers.take() == 6
-    assert not numbers.told(8)
+    assert not numbers.mark_pushed(8)

@@ -11,7 +11,7 @@ import pytest
 from penstock import Penstock
 from penstock.engine.read.worker_leases import leases_of
 from penstock.engine.repair.audit import audit
-from penstock.worker.lease_check import Hand, release_lost
+from penstock.worker.lease_check import HeldJobs, release_lost
 from tests.api.looks import eventually, in_state
 from tests.conftest import namespace
 from tests.engine.factories import raw
@@ -157,8 +157,8 @@ async def test_only_what_was_answered_and_is_not_in_hand_goes_back(app: Penstock
     for number in range(1, 6):
         leased = await engine.lease("w", number, answered=number - 1)
         assert [lease.id for lease in leased.leases] == [jobs[number - 1].id]
-    hand = Hand.of("w", 4, {2}, [(jobs[2].id, 3)])  # the fifth call was made after this look at what is in hand
-    await release_lost(engine, hand)
+    held = HeldJobs.of("w", 4, {2}, [(jobs[2].id, 3)])  # the fifth call was made after this look at what is in hand
+    await release_lost(engine, held)
     found: Any = {job_id for job_id, _ in await leases_of(engine, "w")}
     assert found == {jobs[n].id for n in (1, 2, 4)}
     await engine.retire("w")

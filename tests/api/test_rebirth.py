@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, current_job
-from penstock.worker.fetch import CallNumbers
+from penstock.worker.session import Session
 from tests.api.looks import eventually, in_state, own_app
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -69,12 +69,12 @@ async def test_a_worker_taken_for_dead_is_reborn_once(single: Server, unhandled:
 async def _two_trips_are_held_back(worker: Any, proxy: Any) -> None:
     """Both ask for jobs, and the server has heard neither."""
     fetcher = worker._fetcher
-    await eventually(lambda: not fetcher._asked)
+    await eventually(lambda: not fetcher.requested)
     proxy.stall("requests")
-    fetcher.look()
-    await eventually(lambda: fetcher._asked >= 4)  # a mailbox that opens asks, too
-    fetcher.look()
-    await eventually(lambda: fetcher._asked == 8)
+    fetcher.work_arrived()
+    await eventually(lambda: fetcher.requested >= 4)  # a mailbox that opens asks, too
+    fetcher.work_arrived()
+    await eventually(lambda: fetcher.requested == 8)
 
 
 @pytest.mark.parametrize("executor", ["async", "thread"])
@@ -118,9 +118,11 @@ async def _is_running(app: Penstock, job_id: str) -> bool:
     return (await (await app.get_job(job_id)).status()).state == "running"
 
 
-def _has_asked(numbers: CallNumbers) -> bool:
+def _has_asked(session: Session | None) -> bool:
     """And was answered that there is nothing."""
-    return numbers.last > 0 and not numbers.unanswered
+    assert session is not None
+    calls = session.registration.calls
+    return calls.last > 0 and not calls.unanswered
 
 
 async def test_a_job_that_comes_with_an_answer_older_than_the_lease_is_not_started(
@@ -141,10 +143,10 @@ async def test_a_job_that_comes_with_an_answer_older_than_the_lease_is_not_start
 
             async with behind.worker(lease="400ms", concurrency=1) as worker:
                 name = worker.name
-                await eventually(lambda: _has_asked(worker._fetcher._own.numbers))
+                await eventually(lambda: _has_asked(worker._session))
                 proxy.stall("replies")  # it hears nothing any more
                 job = await work.enqueue()
-                worker._fetcher.look()
+                worker._fetcher.work_arrived()
                 await eventually(lambda: _is_running(app, job.id))
                 proxy.stall("requests")  # nor does it renew, as if it were stopped
                 async with app.worker(lease="400ms", concurrency=1):
@@ -167,8 +169,10 @@ async def test_a_stream_hands_out_nothing_that_came_with_an_answer_older_than_it
                 return "done"
 
             async with behind.queue("default").stream(limit=1) as leases:
-                name = leases._name
-                await eventually(lambda: _has_asked(leases._numbers))
+                session = leases._session
+                assert session is not None
+                name = session.registration.name
+                await eventually(lambda: _has_asked(session))
                 proxy.stall("replies")
                 job = await work.enqueue()
                 leases._wake.set()
@@ -178,7 +182,7 @@ async def test_a_stream_hands_out_nothing_that_came_with_an_answer_older_than_it
                     assert await job.result(timeout=10) == "done"
                 taking = asyncio.create_task(anext(leases))
                 proxy.flow()
-                await eventually(lambda: leases._name != name)
+                await eventually(lambda: session.registration.name != name)
                 last = await work.enqueue()
                 lease = await asyncio.wait_for(taking, 10)
                 assert lease.id == last.id, "the job that another worker has done is not handed out"

@@ -35,7 +35,7 @@ from penstock.engine.answers import Leased
 from penstock.engine.record.record import read_header
 from penstock.engine.transport.script_client import ScriptCall, ScriptClient
 from penstock.model.header import Header
-from penstock.worker.fetch import Fetcher
+from penstock.worker.slots import Slots
 from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import raw
@@ -130,14 +130,14 @@ async def test_a_payload_with_a_garbled_backoff_ends_in_the_dead_letter(app: Pen
 
 async def test_a_cancel_in_the_turn_in_which_a_job_starts_is_heard(app: Penstock, monkeypatch: Any) -> None:
     """As when the lease's answer and the letter are read in one turn of the loop: about 1 in 200 cancels at start."""
-    start = Fetcher._start
+    start = Slots.start
 
-    def and_cancel(self: Fetcher, leased: Leased, *rest: Any) -> None:
+    def and_cancel(self: Slots, leased: Leased, *rest: Any) -> None:
         start(self, leased, *rest)
         for lease in leased.leases:
-            self.cancel(lease.id)
+            self.cancel(lease.id, may_arrive=True)
 
-    monkeypatch.setattr(Fetcher, "_start", and_cancel)
+    monkeypatch.setattr(Slots, "start", and_cancel)
 
     @app.task
     async def slow() -> None:
@@ -149,7 +149,7 @@ async def test_a_cancel_in_the_turn_in_which_a_job_starts_is_heard(app: Penstock
         await job.cancel()
         with pytest.raises(JobCancelled):
             await job.result(timeout=3)
-        assert worker._fetcher.busy == 0
+        assert worker._slots.busy == 0
 
 
 async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_second(
@@ -427,9 +427,9 @@ async def test_many_large_results_at_once_are_settled_in_bounded_pages() -> None
 
             jobs = await app.enqueue_many(heavy.call() for _ in range(150))
             async with app.worker(concurrency=150, grace=0.1) as worker:
-                await eventually(lambda: worker._fetcher.busy == 150)
+                await eventually(lambda: worker._slots.busy == 150)
                 gate.set()
-                await eventually(lambda: worker._fetcher.finished == 150, within=15)
+                await eventually(lambda: worker._slots.settler.settled == 150, within=15)
             assert len(jobs) == 150
 
 

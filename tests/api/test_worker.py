@@ -28,7 +28,7 @@ from penstock import (
     current_job,
 )
 from penstock.worker import unknown_tasks
-from penstock.worker.outcome import Raised, describe
+from penstock.worker.outcome import Raised, describe_error
 from penstock.worker.tracebacks import trace_of
 from tests.api.looks import commands, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
@@ -407,7 +407,7 @@ async def test_a_traceback_begins_with_the_users_code(app: Penstock, how: str) -
 
 def test_a_fault_of_the_worker_itself_is_shown_whole() -> None:
     try:
-        describe(Raised.__new__(Raised))
+        describe_error(Raised.__new__(Raised))
     except AttributeError as error:
         within = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
         assert "penstock/worker/outcome.py" in trace_of(within)
@@ -657,7 +657,7 @@ async def test_a_worker_with_more_slots_than_a_page_asks_on_until_they_are_fille
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when it looks by itself, should a letter have been lost: a full page says that there may be more."""
-    monkeypatch.setattr("penstock.worker.fetch.LOOK", 3600)
+    monkeypatch.setattr("penstock.worker.fetch.IDLE_POLL_INTERVAL", 3600)
     at_once, gate = 0, asyncio.Event()
 
     @app.task
@@ -807,7 +807,7 @@ async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(ap
     await in_state(first, "running")
     second: Job[int] = await task.enqueue()
     worker.stop()
-    await eventually(lambda: worker._fetcher.draining)
+    await eventually(lambda: worker._slots.is_draining)
     gate.set()
     await working
     assert told == [True]

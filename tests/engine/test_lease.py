@@ -10,7 +10,7 @@ from penstock.engine.engine import PAGE, Engine, Retention
 from penstock.engine.read.views import Views
 from penstock.engine.repair.reconcile import reconcile
 from penstock.model.header import Header
-from penstock.worker.fetch import AHEAD
+from penstock.worker.session import MAX_CALLS_AHEAD
 from tests.conftest import Clock
 from tests.engine.factories import (
     LIFE,
@@ -119,7 +119,7 @@ async def test_as_many_calls_as_a_worker_makes_beyond_one_without_an_answer_leav
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (a,) = (await engine.lease(worker.name, 1)).leases
-    for number in range(2, AHEAD + 2):
+    for number in range(2, MAX_CALLS_AHEAD + 2):
         assert (await engine.lease(worker.name, number, answered=0)).word == "ok"
     assert [lease.id for lease in (await engine.lease(worker.name, 1)).leases] == [a.id]
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
 from penstock.model.backoff import Backoff, backoff
-from penstock.worker.outcome import Buried, Policy, Retried, judge
+from penstock.worker.outcome import Buried, Retried, RetryPolicy, outcome_of
 from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, enqueue, header_of, new_job
 
@@ -31,7 +31,7 @@ async def test_a_job_waits_exactly_as_stated_and_is_given_up_after_the_maximum(
     for number, wait in enumerate(waits, 1):
         (lease,) = await worker.lease()
         assert lease.header.attempt == number
-        outcome = judge(lease, ValueError(f"try {number}"), Policy(backoff(policy), None, ()))
+        outcome = outcome_of(lease, ValueError(f"try {number}"), RetryPolicy(backoff(policy), None, ()))
         assert isinstance(outcome, Retried)
         await engine.retry(worker.name, [(lease.id, call_of(lease), outcome.delay, outcome.reason, outcome.error)])
         assert (await header_of(engine, "a")).due == clock() + wait
@@ -40,7 +40,7 @@ async def test_a_job_waits_exactly_as_stated_and_is_given_up_after_the_maximum(
         clock.advance(1)
         assert (await engine.promote()).moved == 1
     (lease,) = await worker.lease()
-    outcome = judge(lease, ValueError("the last one"), Policy(backoff(policy), None, ()))
+    outcome = outcome_of(lease, ValueError("the last one"), RetryPolicy(backoff(policy), None, ()))
     assert isinstance(outcome, Buried)
     assert outcome.reason == "retries_exhausted"
     await worker.bury(lease, outcome.reason, outcome.error)
@@ -63,12 +63,12 @@ def test_jitter_draws_between_half_and_all_of_it(kind: Any) -> None:
 
 
 async def test_a_job_taken_from_the_dead_letter_has_its_whole_budget_again(engine: Engine, clock: Clock) -> None:
-    worker, policy = await TestWorker(engine).register(), Policy(Backoff(jitter=False), None, ())
+    worker, policy = await TestWorker(engine).register(), RetryPolicy(Backoff(jitter=False), None, ())
     await enqueue(engine, new_job("a", retries=1))
     for _ in range(2):
         for expected in (Retried, Buried):
             (lease,) = await worker.lease()
-            assert isinstance(judge(lease, ValueError(), policy), expected)
+            assert isinstance(outcome_of(lease, ValueError(), policy), expected)
             await (worker.retry(lease) if expected is Retried else worker.bury(lease))
         assert await engine.revive(["a"]) == ["ok"]
     record = await Views(engine).job("a")

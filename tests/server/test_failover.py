@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Penstock, Unavailable
 from penstock.errors import UnsuitableServer
-from penstock.worker.fetch import LOOK
+from penstock.worker.fetch import IDLE_POLL_INTERVAL
 from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.proxy import proxied
@@ -22,7 +22,7 @@ from tests.worker import harness
 from tests.worker.harness import crew_at, tree
 
 AFTER_PROMOTION = 6.0  #: seconds within which whoever calls goes on; mostly it is one, but the machine may be busy
-IDLE_AFTER_PROMOTION = AFTER_PROMOTION + LOOK  #: who has nothing to do calls that often
+IDLE_AFTER_PROMOTION = AFTER_PROMOTION + IDLE_POLL_INTERVAL  #: who has nothing to do calls that often
 
 
 class Failover(Cluster):

@@ -78,7 +78,7 @@ async def test_no_more_than_the_limit_are_unsettled(app: Penstock) -> None:
 
 
 async def test_a_limit_above_a_page_is_filled_without_a_wait(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.worker.queue_stream.LOOK", 3600)
+    monkeypatch.setattr("penstock.worker.queue_stream.IDLE_POLL_INTERVAL", 3600)
 
     @app.task(name="send", queue="mail")
     async def send(number: int) -> None: ...

@@ -124,7 +124,7 @@ async def test_closing_a_stream_waits_for_the_settles_that_are_under_way(
 async def test_closing_a_stream_without_a_server_ends_and_tells_those_who_wait(
     far: Penstock, proxy: Proxy, jobs: list[Job[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.worker.settle_retry.CLOSING", 0.2)
+    monkeypatch.setattr("penstock.worker.settle.CLOSE_TIMEOUT", 0.2)
     stream = far.queue("mail").stream(limit=1)
     await stream.__aenter__()
     lease = await anext(stream)

@@ -49,7 +49,6 @@ class JobContext(msgspec.Struct, eq=False):
     _sent_at: float = 0.0  #: when progress was last sent
     unsent: str = ""  #: progress to send
     pending: Any = None  #: the sink's, for lines that it wrote
-    tags: tuple[str, ...] = ()
     cancelling: bool = False  #: cancelling it was requested
     shutting_down: bool = False  #: the worker is about to stop
 
@@ -96,6 +95,14 @@ class JobContext(msgspec.Struct, eq=False):
     def fence(self) -> int:
         """Grows with every start of any job of the app; a resource may refuse an older one."""
         return self._lease.found.fence
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags it was enqueued with; none if its payload is not ours."""
+        try:
+            return tuple(open_envelope(self._lease.payload).tags)
+        except msgspec.MsgspecError:
+            return ()
 
     @property
     def arguments(self) -> dict[str, Any]:

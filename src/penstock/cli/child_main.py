@@ -31,7 +31,7 @@ from penstock.worker.executors.parent_death import die, tie_to_parent
 from penstock.worker.heartbeat import SupervisedHeartbeat
 from penstock.worker.supervisor import ipc
 from penstock.worker.supervisor.child import ChildSetup
-from penstock.worker.supervisor.shared_state import LEFT, UP, SharedState, slots_for
+from penstock.worker.supervisor.shared_state import STATE_LEFT, STATE_UP, SharedState, slots_for
 from penstock.worker.supervisor.stack_dump import dump_on_signal
 from penstock.worker.worker import Worker
 
@@ -39,28 +39,28 @@ log = logging.getLogger("penstock.worker")
 
 
 @dataclass(slots=True)
-class Orders:
-    """What the supervisor says, from a thread of its own."""
+class Inbox:
+    """The supervisor's messages, received in a thread of their own and kept until a loop handles them."""
 
     go: threading.Event
-    said: list[list[Any]]
+    kept: list[list[Any]]
     loop: asyncio.AbstractEventLoop | None = None
-    obey: Any = None
+    handle: Any = None
 
-    def heard(self, message: list[Any]) -> None:
+    def receive(self, message: list[Any]) -> None:
         if message[0] == "go":
             self.go.set()
         elif self.loop is None:
-            self.said.append(message)
+            self.kept.append(message)
         else:
             with suppress(RuntimeError):  # the loop is closed: this process is about to end
-                self.loop.call_soon_threadsafe(self.obey, message)
+                self.loop.call_soon_threadsafe(self.handle, message)
 
-    def attend(self, obey: Any) -> None:
-        """From now on they are obeyed on this loop."""
-        self.loop, self.obey = asyncio.get_running_loop(), obey
-        for message in self.said:
-            self.loop.call_soon(obey, message)
+    def deliver_to(self, handle: Any) -> None:
+        """From now on messages are handled on this loop."""
+        self.loop, self.handle = asyncio.get_running_loop(), handle
+        for message in self.kept:
+            self.loop.call_soon(handle, message)
 
 
 def main() -> None:
@@ -69,15 +69,15 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that jobs start would inherit
     sock = socket.socket(fileno=setup.socket)
-    orders = Orders(threading.Event(), [])
-    ipc.listen(sock, orders.heard, die)
+    inbox = Inbox(threading.Event(), [])
+    ipc.listen(sock, inbox.receive, die)
     configure_logging(setup.level, setup.form)
-    app, worker, notes = _prepare(setup, sock)
-    orders.go.wait()
+    app, worker, shared_state = _prepare(setup, sock)
+    inbox.go.wait()
     code = 0
     try:
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
-            runner.run(_work(app, worker, notes, orders, sock))
+            runner.run(_work(app, worker, shared_state, inbox, sock))
     except PenstockError as error:
         log.error("the worker could not start: %s", error)  # noqa: TRY400  (an error of ours says what to do)
         code = int(code_of(error))
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop, where it is installed."""
+    """uvloop's, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:
@@ -97,7 +97,7 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Neither threads nor tasks that do not end may keep this process."""
+    """End this process, even if threads or tasks do not end."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -105,17 +105,17 @@ def _leave(code: int) -> NoReturn:
 
 
 def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, SharedState]:
-    """Import the app and say what it is; an app that cannot be is the end of this process, with its exit code."""
+    """Import the app and send what it is; if that fails, this process ends with an exit code that says why."""
     try:
         app = Target(setup.app, setup.url, setup.namespace).import_app()
         concurrency = setup.concurrency or app.settings.concurrency
-        notes = SharedState(setup.notes, slots_for(concurrency))
-        heartbeat = SupervisedHeartbeat(notes, lambda *words: ipc.send(sock, *words))
+        shared_state = SharedState(setup.shared_state, slots_for(concurrency))
+        heartbeat = SupervisedHeartbeat(shared_state, lambda *words: ipc.send(sock, *words))
         worker = Worker(
             app.program,
             queues=setup.queues,
             concurrency=concurrency,
-            life=round(setup.lease * 1000),
+            lease=round(setup.lease * 1000),
             grace=setup.grace,
             heartbeat=heartbeat,
         )
@@ -125,10 +125,10 @@ def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, 
         click.echo(f"Error: {error}", err=True)
         ipc.send(sock, "failed", str(error))
         os._exit(code_of(error))
-    scripts.load().kept()  # while there is time: a spare is to take a dead child's place at once
-    notes.beat()
+    scripts.load().kept()  # now, so that a spare takes a dead child's place at once
+    shared_state.beat()
     ipc.send(sock, "hello", hello)
-    return app, worker, notes
+    return app, worker, shared_state
 
 
 def _hello(app: Penstock, concurrency: int, setup: ChildSetup) -> dict[str, Any]:
@@ -145,8 +145,8 @@ def _hello(app: Penstock, concurrency: int, setup: ChildSetup) -> dict[str, Any]
     }
 
 
-class _Life:
-    """From the moment in which it is needed to its end."""
+class _Run:
+    """The worker of this process, from `go` to its end."""
 
     def __init__(self, worker: Worker, sock: socket.socket, grace: float) -> None:
         self._worker = worker
@@ -154,12 +154,12 @@ class _Life:
         self._grace = grace
         self._end = asyncio.Event()
 
-    def obey(self, message: list[Any]) -> None:
+    def handle(self, message: list[Any]) -> None:
         match message:
             case ["cancel", job_id]:
                 self._worker.cancel(job_id)
             case ["lost", name]:
-                self._worker.reborn(name)
+                self._worker.lose_name(name)
             case ["leave", why]:
                 self.leave(why)
             case ["stop"]:
@@ -172,7 +172,7 @@ class _Life:
                 self._end.set()
 
     def leave(self, why: str) -> None:
-        """Take no more jobs, finish those that run however long they take; somebody else takes the place."""
+        """Take no more jobs, and finish those that run however long they take; a spare takes the place."""
         if not self._end.is_set():
             self._worker.grace = None
             ipc.send(self._socket, "leaving", why)
@@ -186,27 +186,27 @@ class _Life:
             await asyncio.wait((overran, end), timeout=poll, return_when=asyncio.FIRST_COMPLETED)
             if overran.done():
                 self.leave("a job's thread goes on although its time is over")
-            elif self._worker.spent:
+            elif self._worker.is_spent:
                 self.leave("it has run as many jobs as it may")
         overran.cancel()
 
 
-async def _work(app: Penstock, worker: Worker, notes: SharedState, orders: Orders, sock: socket.socket) -> None:
+async def _work(app: Penstock, worker: Worker, shared_state: SharedState, inbox: Inbox, sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    life = _Life(worker, sock, worker.grace or 0)
-    loop.add_signal_handler(signal.SIGTERM, life.leave, "SIGTERM")
+    run = _Run(worker, sock, worker.grace or 0)
+    loop.add_signal_handler(signal.SIGTERM, run.leave, "SIGTERM")
     dump_on_signal(loop)
     async with worker:
-        orders.attend(life.obey)
-        notes.state = UP
+        inbox.deliver_to(run.handle)
+        shared_state.state = STATE_UP
         ipc.send(sock, "up")
-        await life.until_end()
-    for run in worker.stuck:
-        outcome = [type(run.outcome).__name__, *astuple(run.outcome)]
-        ipc.send(sock, "settle", run.worker, run.number, run.id, outcome)
+        await run.until_end()
+    for finished in worker.stuck:
+        outcome = [type(finished.outcome).__name__, *astuple(finished.outcome)]
+        ipc.send(sock, "settle", finished.worker, finished.number, finished.id, outcome)
     with suppress(Exception):
         await asyncio.wait_for(app.aclose(), 2)
-    notes.state = LEFT
+    shared_state.state = STATE_LEFT
     _leave(0)
 
 

@@ -24,11 +24,11 @@ from penstock.errors import BadOption
 from penstock.model.durations import show
 from penstock.model.settings import concurrency as checked_concurrency
 from penstock.worker.supervisor.child import ChildSetup
-from penstock.worker.supervisor.health import health
+from penstock.worker.supervisor.health import serve_health
 from penstock.worker.supervisor.stack_dump import dump_on_signal
 from penstock.worker.supervisor.supervisor import Plan, StartFailed, Supervisor
 from penstock.worker.supervisor.watchdog import Limits
-from penstock.worker.worker import GRACE, SHORTEST
+from penstock.worker.worker import GRACE, MIN_LEASE
 
 log = logging.getLogger("penstock.worker")
 
@@ -134,8 +134,8 @@ def worker(
 def _checked_lease(lease: float | None) -> float:
     """The lease in seconds. A supervisor runs no user code, so it can do with less than a worker inside a program."""
     lease = _LEASE if lease is None else lease
-    if lease * 1000 < SHORTEST:
-        raise BadOption(f"lease: use at least {SHORTEST} ms; it is renewed every third of it")
+    if lease * 1000 < MIN_LEASE:
+        raise BadOption(f"lease: use at least {MIN_LEASE} ms; it is renewed every third of it")
     return lease
 
 
@@ -146,7 +146,7 @@ async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, re
         if port is not None:
             try:
                 ready = partial(_is_ready, supervisor, signals)
-                await stack.enter_async_context(health(*port, ready, supervisor.metrics))
+                await stack.enter_async_context(serve_health(*port, ready, supervisor.metrics))
             except OSError as error:
                 raise cannot_listen(*port, error, "--health-port") from None
         if reload:
@@ -156,7 +156,7 @@ async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, re
 
 
 def _is_ready(supervisor: Supervisor, signals: Signals) -> bool:
-    return supervisor.ready and not signals.stopped.is_set()
+    return supervisor.is_ready and not signals.stopped.is_set()
 
 
 def _watcher() -> Any:

@@ -28,10 +28,19 @@ from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockEr
 from penstock.model.codec import encode_result, open_envelope
 from penstock.worker.executors.processes import Processes
 from penstock.worker.executors.threads import Threads
-from penstock.worker.fetch import CallNumbers
-from penstock.worker.outcome import Buried, Completed, Outcome, Raised, Retried, describe, judge
-from penstock.worker.run import Runner, RunningJob, policy_of
-from penstock.worker.settle import SettledRun, settle
+from penstock.worker.outcome import (
+    Buried,
+    Completed,
+    Outcome,
+    Raised,
+    Retried,
+    describe_error,
+    outcome_of,
+    retry_policy,
+)
+from penstock.worker.run import Runner, RunningJob
+from penstock.worker.session import CallNumbers
+from penstock.worker.settle import FinishedRun, settle
 from penstock.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
@@ -76,9 +85,8 @@ class Inline:
                     return
                 runner = runner or await self._runner(stack)
                 running = RunningJob(lease, self._worker, number, runner.context(lease, self._worker, number))
-                # In a task of its own, for it sets the current job.
-                outcome = await asyncio.create_task(runner.run(running))
-                for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
+                outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
+                for _, settling in settle(self._engine, [FinishedRun(self._worker, number, lease.id, outcome)]):
                     await settling
                 if isinstance(outcome, Retried):
                     await self._engine.reschedule([lease.id], 0)
@@ -112,7 +120,7 @@ class Inline:
             if lease is None:
                 return
             outcome = self._run_sync(lease, number)
-            for _, settling in settle(self._engine, [SettledRun(self._worker, number, lease.id, outcome)]):
+            for _, settling in settle(self._engine, [FinishedRun(self._worker, number, lease.id, outcome)]):
                 settling.sync()
             if isinstance(outcome, Retried):
                 self._engine.reschedule([lease.id], 0).sync()
@@ -132,19 +140,18 @@ class Inline:
             envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
         except (msgspec.MsgspecError, BadArguments) as error:
-            return Buried("undecodable", describe(error))
-        context.tags = tuple(envelope.tags)
+            return Buried("undecodable", describe_error(error))
         token = enter(context)
         try:
             value = _finish(self._with_middlewares(context, task, args, kwargs), task)
         except Exception as error:  # noqa: BLE001  (whatever the task raises)
-            return judge(lease, error, policy_of(task, envelope))
+            return outcome_of(lease, error, retry_policy(task.options, envelope))
         finally:
             leave(token)
         try:
             return Completed(encode_result(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
-            return Buried("result_not_storable", describe(error))
+            return Buried("result_not_storable", describe_error(error))
 
     @contextmanager
     def _lifespan(self) -> Iterator[Any]:
@@ -185,11 +192,11 @@ class Inline:
 
     def _lease(self) -> tuple[int, ScriptCall[Leased]]:
         number = self._numbers.take()
-        return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.floor)
+        return number, self._engine.lease(self._worker, number, want=1, answered=self._numbers.answered_up_to)
 
     def _read_lease(self, number: int, answer: Leased) -> tuple[int, Lease | None]:
         """The number of the call that was answered, and the job that it leased."""
-        self._numbers.answered(number)
+        self._numbers.mark_answered(number)
         if answer.word != "unknown":
             return number, answer.leases[0] if answer.leases else None
         self._register()

@@ -2,7 +2,7 @@
 
 from penstock.engine.answers import DueCrons
 from penstock.engine.engine import Engine
-from penstock.worker.cron_ticks import tick
+from penstock.worker.timer import tick
 
 NEVER = -1
 MOVED = -2

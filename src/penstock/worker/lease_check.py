@@ -16,73 +16,73 @@ from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.worker")
 
-CHECK: Final = 10.0  #: seconds between two comparisons that nothing has asked for
+CHECK_INTERVAL: Final = 10.0  #: seconds between two comparisons that nobody asked for
 
 
-class Hand(NamedTuple):
-    """What a worker had in hand at one moment, and the answers to which of its calls it had."""
+class HeldJobs(NamedTuple):
+    """The jobs that a worker held at one moment, and which of its lease calls had been answered."""
 
     worker: str
     last: int  #: number of its last call
     unanswered: frozenset[int]
-    jobs: frozenset[tuple[str, int]]  #: id and call number of what it runs, or has run and not settled yet
+    jobs: frozenset[tuple[str, int]]  #: id and call number of each job that runs, or has ended and is not settled yet
 
     @classmethod
     def of(cls, worker: str, last: int, unanswered: Iterable[int], jobs: Iterable[tuple[str, int]]) -> Self:
         return cls(worker, last, frozenset(unanswered), frozenset(jobs))
 
     def lacks(self, job_id: str, number: int) -> bool:
-        """Whether it will never run or settle this lease: its call was answered, and the job is not in hand.
+        """Whether the worker will never run or settle this lease: its call was answered, and the job is not held.
 
-        That is for good, since a call that was answered is never made again.
+        That is for good, because a call that was answered is never made again.
         """
         return number <= self.last and number not in self.unanswered and (job_id, number) not in self.jobs
 
 
 class LeaseCheck:
-    """Compares what the server has with what the worker has in hand: when it is asked to, and now and then."""
+    """Compares the server's leases with the jobs that the worker holds: on request, and now and then."""
 
-    def __init__(self, engine: Engine, hand: Callable[[], Hand]) -> None:
+    def __init__(self, engine: Engine, held_jobs: Callable[[], HeldJobs]) -> None:
         self._engine = engine
-        self._hand = hand
-        self._asked = asyncio.Event()
+        self._held_jobs = held_jobs
+        self._requested = asyncio.Event()
 
-    def soon(self) -> None:
-        """The server may have lost something."""
-        self._asked.set()
+    def request(self) -> None:
+        """Compare soon: the server may have lost something."""
+        self._requested.set()
 
     async def run(self) -> None:
-        """Until cancelled. One that fails is made again: after a second if it was asked for."""
+        """Compare until cancelled; after a failure, again in a second."""
         while True:
             try:
-                async with asyncio.timeout(random.uniform(CHECK * 0.8, CHECK)):  # noqa: S311  (jitter)
-                    await self._asked.wait()
+                async with asyncio.timeout(random.uniform(CHECK_INTERVAL * 0.8, CHECK_INTERVAL)):  # noqa: S311  (jitter)
+                    await self._requested.wait()
             except TimeoutError:
                 pass
-            self._asked.clear()
+            self._requested.clear()
             try:
-                await release_lost(self._engine, self._hand())
+                await release_lost(self._engine, self._held_jobs())
             except PenstockError as error:
                 log.debug("the leases of this worker could not be compared: %s", error)
                 await asyncio.sleep(1)
-                self._asked.set()
+                self._requested.set()
 
 
-async def release_lost(engine: Engine, hand: Hand) -> None:
-    """Give back what the server says this worker runs although it does not.
+async def release_lost(engine: Engine, held: HeldJobs) -> None:
+    """Give back the leases of which the server says that this worker has them, although it has not.
 
-    What it had in hand is looked at before the server is asked, so what is settled or leased meanwhile is none of it.
+    The held jobs were listed before the server is asked, so jobs that are settled or leased meanwhile are left alone.
     """
-    if not hand.worker:
+    if not held.worker:
         return
-    lost = [(job_id, number) for job_id, number in await leases_of(engine, hand.worker) if hand.lacks(job_id, number)]
+    lost = [(job_id, number) for job_id, number in await leases_of(engine, held.worker) if held.lacks(job_id, number)]
     for start in range(0, len(lost), PAGE):
         page = lost[start : start + PAGE]
-        words = await engine.release(hand.worker, page)
-        gone = [job_id for (job_id, _), word in zip(page, words, strict=True) if word != "stale"]
-        if gone:
+        words = await engine.release(held.worker, page)
+        released = [job_id for (job_id, _), word in zip(page, words, strict=True) if word != "stale"]
+        if released:
             log.warning(
                 "the server had forgotten that this worker was done with %d jobs (%s): they go back and run again",
-                len(gone),
-                ", ".join(gone[:3]),
+                len(released),
+                ", ".join(released[:3]),
             )

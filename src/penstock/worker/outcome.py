@@ -1,4 +1,4 @@
-"""How one run of a job ended, as data."""
+"""How one run of a job ended, as data; and what decides whether a failed job is tried again."""
 
 import json
 import logging
@@ -10,22 +10,24 @@ from typing import Final
 import msgspec
 
 from penstock.engine.answers import Lease
+from penstock.model import backoff
 from penstock.model.backoff import Backoff, Delays
-from penstock.model.codec import storable
+from penstock.model.codec import Envelope, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
 from penstock.model.durations import milliseconds, show
-from penstock.model.options import exception_name
+from penstock.model.options import TaskOptions, exception_name
 from penstock.worker.tracebacks import trace_of
 
 log = logging.getLogger("penstock.worker")
 
-MESSAGE: Final = 2_000  #: characters of an error's message that are kept
-AGAIN: Final = 5_000  #: ms until a job that could not be started is offered again
-TRACE: Final = 16_000  #: characters of its traceback
-NAME: Final = 200  #: characters of its class's name
+NOT_STARTED_DELAY: Final = 5_000  #: ms until a job that could not be started is offered again
+MAX_ERROR_TYPE: Final = 200  #: characters of the class's name of an error that are kept
+MAX_ERROR_MESSAGE: Final = 2_000
+MAX_TRACEBACK: Final = 16_000
+MAX_REASON: Final = 200
 
 # The name that a class was made with, whatever its metaclass says.
-_name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
+_class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +72,7 @@ Outcome = Completed | Retried | Buried | Snoozed | Crashed | Released
 
 
 class NotStarted(Exception):
-    """The job has not begun: its worker stops, or does not have it any more."""
+    """The job has not begun: its worker stops, or no longer holds it."""
 
 
 class NoProcess(Exception):
@@ -90,86 +92,97 @@ class Raised(Exception):
 
     def __init__(self, names: frozenset[str], described: str) -> None:
         self.names, self.described = names, described
-        found = json.loads(described)
-        self.type: str = found["type"]
-        super().__init__(f"{found['type']}: {found['message']}")
+        fields = json.loads(described)
+        self.type: str = fields["type"]
+        super().__init__(f"{fields['type']}: {fields['message']}")
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What decides between another try and the dead letter."""
+class RetryPolicy:
+    """Which errors are tried again, and after how long."""
 
     backoff: Backoff | Delays
     retry_on: tuple[str, ...] | None
     give_up_on: tuple[str, ...]
 
 
-def judge(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
+def retry_policy(options: TaskOptions, envelope: Envelope | None) -> RetryPolicy:
+    """What the task says, unless the job says otherwise."""
+    if envelope is None:
+        return RetryPolicy(options.backoff, options.retry_on, options.give_up_on)
+    return RetryPolicy(
+        backoff.unpack(tuple(envelope.backoff)) if envelope.backoff else options.backoff,
+        options.retry_on if envelope.retry_on is None else tuple(envelope.retry_on),
+        options.give_up_on if envelope.give_up_on is None else tuple(envelope.give_up_on),
+    )
+
+
+def outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy) -> Outcome:
     """The outcome of a run that raised, whatever the error's own attributes and methods do."""
     try:
-        return _judged(lease, error, policy)
+        return _outcome_of(lease, error, policy)
     except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
         return _failed(lease, error, policy)
 
 
-def _judged(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
+def _outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy) -> Outcome:
     match error:
         case Snooze():
             return Snoozed(_delay(getattr(error, "delay", 1_000)), "snoozed")
         case Bury():
-            return Buried(_clean(getattr(error, "reason", "")) or "buried", describe(error))
+            return Buried(_clean(getattr(error, "reason", "")) or "buried", describe_error(error))
         case ProcessDied():
-            return Crashed(describe(error))
+            return Crashed(describe_error(error))
         case NotStarted() | NoProcess():
-            return Snoozed(AGAIN, "no_process") if isinstance(error, NoProcess) else Released()
-    if isinstance(error, Retry):
-        asked = getattr(error, "delay", None)
-        return _failed(lease, error, policy, None if asked is None else _delay(asked))
-    return _failed(lease, error, policy) if _worth_another(error, policy) else Buried("given_up", describe(error))
+            return Snoozed(NOT_STARTED_DELAY, "no_process") if isinstance(error, NoProcess) else Released()
+        case Retry():
+            delay = getattr(error, "delay", None)
+            return _failed(lease, error, policy, None if delay is None else _delay(delay))
+    return _failed(lease, error, policy) if _is_retried(error, policy) else Buried("given_up", describe_error(error))
 
 
-def _failed(lease: Lease, error: BaseException, policy: Policy, asked: int | None = None) -> Outcome:
-    failures, described = lease.ready.failures + 1, describe(error)
+def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, delay: int | None = None) -> Outcome:
+    failures, described = lease.ready.failures + 1, describe_error(error)
     if failures > lease.ready.retries:
         return Buried("retries_exhausted", described)
-    kind = error.type if type(error) is Raised else _name_of(type(error))
-    return Retried(policy.backoff.after(failures) if asked is None else asked, _clean(kind), described)
+    kind = error.type if type(error) is Raised else _class_name(type(error))
+    return Retried(policy.backoff.after(failures) if delay is None else delay, _clean(kind), described)
 
 
 def _delay(value: object) -> int:
-    """What was checked when the error was made, and may have been changed since."""
+    """Checked again: it was when the error was made, but may have been changed since."""
     return milliseconds(int(value) / 1000, "delay")  # type: ignore[call-overload]
 
 
-def tell(lease: Lease, outcome: Outcome) -> None:
+def log_outcome(lease: Lease, outcome: Outcome) -> None:
     """One line in the log about how a run ended; a program whose logging fails loses no more than the line."""
     with suppress(Exception):
-        _tell(lease, outcome)
+        _log_outcome(lease, outcome)
 
 
-def _tell(lease: Lease, outcome: Outcome) -> None:
-    attempt, told = lease.attempt, {"job": lease.id, "task": lease.ready.task, "attempt": lease.attempt}
+def _log_outcome(lease: Lease, outcome: Outcome) -> None:
+    attempt, extra = lease.attempt, {"job": lease.id, "task": lease.ready.task, "attempt": lease.attempt}
     match outcome:
         case Completed():
-            log.debug("attempt %d is done", attempt, extra=told)
+            log.debug("attempt %d is done", attempt, extra=extra)
         case Retried(delay, _, error):
-            log.warning("attempt %d failed, the next is in %s: %s", attempt, show(delay), _line(error), extra=told)
+            log.warning("attempt %d failed, the next is in %s: %s", attempt, show(delay), _line(error), extra=extra)
         case Buried(reason, error):
-            log.error("attempt %d failed, the job is buried (%s): %s", attempt, reason, _line(error), extra=told)
+            log.error("attempt %d failed, the job is buried (%s): %s", attempt, reason, _line(error), extra=extra)
         case Crashed(cause):
-            log.error("attempt %d took its process with it: %s", attempt, _line(cause), extra=told)
+            log.error("attempt %d took its process with it: %s", attempt, _line(cause), extra=extra)
         case Snoozed(delay, reason):
-            log.info("put off for %s (%s)", show(delay), reason, extra=told)
+            log.info("put off for %s (%s)", show(delay), reason, extra=extra)
         case Released():
-            log.info("attempt %d was stopped, the job goes back", attempt, extra=told)
+            log.info("attempt %d was stopped, the job goes back", attempt, extra=extra)
 
 
-def _line(error: str) -> str:
-    found = json.loads(error)
-    return _clean(f"{found['type']}: {found['message']}")
+def _line(described: str) -> str:
+    error = json.loads(described)
+    return _clean(f"{error['type']}: {error['message']}")
 
 
-def _worth_another(error: BaseException, policy: Policy) -> bool:
+def _is_retried(error: BaseException, policy: RetryPolicy) -> bool:
     names = names_of(error)
     if names & set(policy.give_up_on):
         return False
@@ -181,31 +194,31 @@ def names_of(error: BaseException) -> frozenset[str]:
     return error.names if isinstance(error, Raised) else frozenset(map(exception_name, type(error).__mro__))
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error as bounded JSON, whatever its own methods do."""
     if type(error) is Raised:
         return error.described
-    told = {
-        "type": _shown("name", lambda: _name_of(type(error)), NAME),
-        "message": _shown("text", lambda: str(error), MESSAGE),
-        "traceback": _shown("traceback", lambda: trace_of(error), TRACE),
+    fields = {
+        "type": _shown("name", lambda: _class_name(type(error)), MAX_ERROR_TYPE),
+        "message": _shown("text", lambda: str(error), MAX_ERROR_MESSAGE),
+        "traceback": _shown("traceback", lambda: trace_of(error), MAX_TRACEBACK),
     }
-    return json.dumps(told, ensure_ascii=True)
+    return json.dumps(fields, ensure_ascii=True)
 
 
-def _shown(what: str, make: Callable[[], str], most: int) -> str:
-    """A text that the error gives: bounded, such that it can be stored, and something else if it cannot be given."""
+def _shown(what: str, make: Callable[[], str], max_length: int) -> str:
+    """A text of the error, bounded and storable; if it cannot be made, a text that says so."""
     try:
-        return _cut(make(), most)
+        return _shorten(make(), max_length)
     except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)
-        return f"(its {what} cannot be shown: {_name_of(type(broken))})"
+        return f"(its {what} cannot be shown: {_class_name(type(broken))})"
 
 
-def _cut(text: str, most: int) -> str:
-    if len(text) > most:
-        text = f"{text[: most // 4]}\n…\n{text[-most * 3 // 4 :]}"
-    return storable(text, most + 3)
+def _shorten(text: str, max_length: int) -> str:
+    if len(text) > max_length:
+        text = f"{text[: max_length // 4]}\n…\n{text[-max_length * 3 // 4 :]}"
+    return storable(text, max_length + 3)
 
 
 def _clean(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in storable(str(text), 200))[:200]
+    return "".join(char if char.isprintable() else " " for char in storable(str(text), MAX_REASON))[:MAX_REASON]

@@ -1,14 +1,11 @@
-"""The observable queue: jobs taken by hand, with back-pressure, renewed meanwhile, given back on leaving."""
+"""Jobs of one queue taken by hand: with back-pressure, renewed meanwhile, given back when the stream closes."""
 
 import asyncio
-import json
 import logging
-import os
 import random
-import secrets
-import socket
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,24 +15,31 @@ from penstock.api.program import Program
 from penstock.engine.answers import Lease, Leased
 from penstock.engine.engine import PAGE
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.subscriber import WORKER_PING_AFTER, Subscriber
 from penstock.errors import BadOption, PenstockError, StaleLease
-from penstock.model import backoff
-from penstock.model.backoff import Backoff
 from penstock.model.codec import Envelope, encode_result, open_envelope
 from penstock.model.control_flow import ControlFlow
-from penstock.worker.fetch import LOOK, RECHECK, CallNumbers
-from penstock.worker.heartbeat import OwnHeartbeat
+from penstock.model.options import TaskOptions
+from penstock.worker.fetch import IDLE_POLL_INTERVAL
 from penstock.worker.job_log import JobLog, captured
-from penstock.worker.lease_check import Hand, LeaseCheck
-from penstock.worker.outcome import Buried, Completed, Outcome, Policy, Released, describe, judge
-from penstock.worker.settle import SettledRun
-from penstock.worker.settle_retry import SettleRetry
-from penstock.worker.worker import about, soon
+from penstock.worker.outcome import (
+    Buried,
+    Completed,
+    Outcome,
+    Released,
+    RetryPolicy,
+    describe_error,
+    outcome_of,
+    retry_policy,
+)
+from penstock.worker.retry_pause import RetryPause
+from penstock.worker.session import Session, about, cancel_all
+from penstock.worker.settle import FinishedRun, StreamSettler
+from penstock.worker.slots import LEASE_POLL_INTERVAL
 
 log = logging.getLogger("penstock.worker")
 
-MOST: Final = 1000  #: jobs that one stream may hold
+MAX_LIMIT: Final = 1000  #: jobs that one stream may hold
+DEFAULT_OPTIONS: Final = TaskOptions()  #: of a job whose task this program does not know
 
 
 class QueueLease:
@@ -68,7 +72,7 @@ class QueueLease:
 
     async def fail(self, error: BaseException) -> None:
         """The attempt failed: another follows, or it is buried, as its task says."""
-        await self._settle(judge(self._lease, error, self._stream.policy(self._lease)))
+        await self._settle(outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease)))
 
     async def release(self) -> None:
         """Back to the head of its line; no attempt used."""
@@ -87,30 +91,30 @@ class QueueLease:
             return False  # it was settled inside the block
         if error is not None and not isinstance(error, Exception):
             with suppress(StaleLease):  # cancelled, or the program ends: nobody waits for the answer
-                self._hand_over(Released())
+                self._start_settling(Released())
             return False
-        await self._settle(self._outcome(error))
+        await self._settle(self._outcome_of_block(error))
         return isinstance(error, ControlFlow)
 
-    def _outcome(self, error: Exception | None) -> Outcome:
+    def _outcome_of_block(self, error: Exception | None) -> Outcome:
         try:
             if error is not None:
-                return judge(self._lease, error, self._stream.policy(self._lease))
+                return outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease))
             return Completed(encode_result(self.result))
         except Exception as broken:  # noqa: BLE001  (whatever the result or the job's payload is, the job is settled)
-            return Buried("result_not_storable" if error is None else "worker_error", describe(broken))
+            return Buried("result_not_storable" if error is None else "worker_error", describe_error(broken))
 
     async def _settle(self, outcome: Outcome) -> None:
-        """Hand the outcome to the stream, and wait until the server has answered; whoever waits may be cancelled."""
-        settling = self._hand_over(outcome)
+        """Wait until the server has answered; if the waiting handler is cancelled, the settle goes on."""
+        settling = self._start_settling(outcome)
         await asyncio.wait([settling])
         if settling.result() == "stale":
             raise StaleLease(f"job {self.id} is no longer held by this stream: its lease was lost")
 
-    def _hand_over(self, outcome: Outcome) -> "asyncio.Task[str]":
+    def _start_settling(self, outcome: Outcome) -> "asyncio.Task[str]":
         if self._settling is not None:
             raise StaleLease(f"job {self.id} is no longer held by this stream: it was settled, or is being settled")
-        self._settling = self._stream.settle(self, SettledRun(self._worker, self._number, self.id, outcome))
+        self._settling = self._stream.settle(self, FinishedRun(self._worker, self._number, self.id, outcome))
         return self._settling
 
 
@@ -118,20 +122,18 @@ class QueueStream:
     """Jobs of one queue, at most `limit` unsettled at a time: `async with` it, then `async for` its leases."""
 
     def __init__(self, program: Program, queue: str, limit: int) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
-            raise BadOption(f"limit={limit!r}: use a number from 1 to {MOST:,}")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            raise BadOption(f"limit={limit!r}: use a number from 1 to {MAX_LIMIT:,}")
         self._program = program
         self._queue = queue
         self._limit = limit
-        self._name = ""
-        self._numbers = CallNumbers()
-        self._taken: deque[QueueLease] = deque()  #: not given to anybody yet
+        self._ready: deque[QueueLease] = deque()  #: leased, and not given to anybody yet
         self._unsettled: dict[str, QueueLease] = {}
         self._wake = asyncio.Event()  #: there may be work, or room
-        self._arrived = asyncio.Event()  #: there is a lease to give, or the end
+        self._changed = asyncio.Event()  #: there is a lease to give, or the end
         self._stack = AsyncExitStack()
-        self._mail: asyncio.Task[None] | None = None
-        self._open = False
+        self._session: Session | None = None
+        self._is_open = False
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -142,8 +144,8 @@ class QueueStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open = False
-        self._arrived.set()
+        self._is_open = False
+        self._changed.set()
         await self._stack.aclose()
 
     def __aiter__(self) -> Self:
@@ -151,24 +153,26 @@ class QueueStream:
 
     async def __anext__(self) -> QueueLease:
         """The next job; it waits until there is one."""
-        if self._mail is None:
+        if self._session is None:
             raise PenstockError("enter the stream first: async with queue.stream(limit=10) as leases: …")
         while True:
-            if not self._taken:
-                if not self._open:
+            if not self._ready:
+                if not self._is_open:
                     raise StopAsyncIteration
-                self._arrived.clear()
-                await self._arrived.wait()
-            elif time.monotonic() < self._heartbeat.valid_until:
-                return self._taken.popleft()
+                self._changed.clear()
+                await self._changed.wait()
+            elif time.monotonic() < self._session.heartbeat.valid_until:
+                return self._ready.popleft()
             else:
-                await asyncio.sleep(RECHECK)  # the job may be another's by now: the next renewal tells
+                await asyncio.sleep(LEASE_POLL_INTERVAL)  # the job may be another's by now: the next renewal tells
 
-    def settle(self, lease: QueueLease, settled: SettledRun) -> "asyncio.Task[str]":
+    # Settling
+
+    def settle(self, lease: QueueLease, run: FinishedRun) -> "asyncio.Task[str]":
         """Settle it, whatever becomes of its handler, and then make room for another; the task has the answer."""
         if self._unsettled.get(lease.id) is not lease:
             raise StaleLease(f"job {lease.id} is no longer held by this stream: it was settled, or given back")
-        task = self._settling.begin(settled)
+        task = self._settler.start(run)
         task.add_done_callback(lambda _: self._settled(lease))
         return task
 
@@ -177,170 +181,115 @@ class QueueStream:
             del self._unsettled[lease.id]
             self._wake.set()
 
-    def policy(self, lease: Lease) -> Policy:
-        """What decides about another try: as its task says, or as for a task that says nothing."""
+    def retry_policy_of(self, lease: Lease) -> RetryPolicy:
+        """As its task says, or as for a task that says nothing."""
         task = self._program.tasks.get(lease.ready.task)
-        envelope = _envelope(lease)
-        retry_on, give_up_on = (task.options.retry_on, task.options.give_up_on) if task else (None, ())
-        default = task.options.backoff if task else Backoff()
-        return Policy(
-            backoff.unpack(tuple(envelope.backoff)) if envelope and envelope.backoff else default,
-            retry_on if envelope is None or envelope.retry_on is None else tuple(envelope.retry_on),
-            give_up_on if envelope is None or envelope.give_up_on is None else tuple(envelope.give_up_on),
-        )
+        return retry_policy(task.options if task else DEFAULT_OPTIONS, _envelope(lease))
+
+    # Start and end
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._engine = self._program.client().engine
         self._health = ConnectionHealth()
-        self._life = self._program.settings.lease
-        loop = asyncio.get_running_loop()
-        self._heartbeat = OwnHeartbeat(
-            self._engine,
-            self._life,
-            self._health,
-            lost=lambda worker: soon(loop, self._lost, worker),
-            cancelling=lambda job_id: soon(loop, self._cancel, job_id),
-            moved=self._wake.set,
-        )
-        self._settling = SettleRetry(self._engine, self._health)
-        self._check = LeaseCheck(self._engine, self._in_hand)
-        self._lines = JobLog(self._engine)
+        self._settler = StreamSettler(self._engine, self._health)
+        self._job_log = JobLog(self._engine)
         stack.enter_context(captured(self._program.settings.job_log))
-        await self._begin()
-        stack.push_async_callback(self._leave)
-        loops = [*self._heartbeat.start(), self._fill(), self._check.run()]
-        stack.callback(self._heartbeat.stop)
-        stack.push_async_callback(self._settling.aclose)  # while its lease is still renewed
-        tasks = [asyncio.create_task(one) for one in loops]
-        stack.push_async_callback(self._end, tasks)
-        self._open = True
+        session = self._new_session()
+        await session.open()
+        self._session = session
+        stack.push_async_callback(self._leave, session)
+        loops = [*session.loops(), self._fill(session)]
+        stack.callback(session.heartbeat.stop)
+        stack.push_async_callback(self._settler.aclose)  # while its lease is still renewed
+        stack.push_async_callback(session.unsubscribe)
+        stack.push_async_callback(cancel_all, [asyncio.create_task(loop) for loop in loops])
+        self._is_open = True
 
-    async def _begin(self) -> None:
-        """An incarnation under a name that was never used."""
-        name = f"stream-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(5)}"
-        info = about(self._program) | {"slots": self._limit, "tasks": []}
-        valid_until = time.monotonic() + self._life / 1000
-        await self._engine.register(name, self._life, json.dumps(info), [self._queue])
-        self._name, self._numbers = name, CallNumbers()
-        self._heartbeat.begin(name, info, [self._queue], valid_until)
-        if self._mail is not None:
-            self._mail.cancel()
-        channels = [self._engine.keys.mailbox(self._name), *self._heartbeat.channels()]
-        mailbox = Subscriber(
-            self._engine.script_client,
-            channels,
-            on_message=self._letter,
-            on_connect=self._look,
-            on_lasting_error=self._unheard,
-            health=self._health,
-            ping_after=WORKER_PING_AFTER,
+    def _new_session(self) -> Session:
+        return Session(
+            self._engine,
+            self._health,
+            kind="stream",
+            lease=self._program.settings.lease,
+            queues=[self._queue],
+            about=about(self._program) | {"slots": self._limit, "tasks": []},
+            held=self._held,
+            on_work=self._wake.set,
+            on_cancel=self._cancel,
+            on_lost=self._forget_jobs,
         )
-        self._mail = asyncio.create_task(mailbox.run())
 
-    async def _end(self, tasks: "list[asyncio.Task[None]]") -> None:
-        tasks += [self._mail] if self._mail else []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _leave(self) -> None:
-        """Whatever was not settled goes back at once; what is being settled was waited for."""
-        self._taken.clear()
-        self._unsettled.clear()
+    async def _leave(self, session: Session) -> None:
+        """Give back at once whatever was not settled; settles in flight were waited for."""
+        self._forget_jobs()
         try:
-            await self._lines.aclose()
+            await self._job_log.aclose()
         finally:
-            with suppress(PenstockError):  # what cannot be said is seen when the lease has run out
-                await self._heartbeat.gone(self._name)
+            with suppress(PenstockError):  # without a server it is reaped when its lease is over
+                await session.heartbeat.retire(session.registration.name)
 
-    async def _fill(self) -> None:
-        """Take as many as there is room for, and go on when there is room again or word of work."""
-        pause = 0.05
+    # Leasing
+
+    async def _fill(self, session: Session) -> None:
+        """Lease as many jobs as there is room for, whenever there is room again or a message of work."""
+        retry = RetryPause(self._health, "stream")
         while True:
             self._wake.clear()
-            room = self._limit - len(self._unsettled)
             try:
-                more = room > 0 and await self._take(room)
-                self._health.succeeded("stream")
-                pause = 0.05
+                more = await self._lease_some(session)
+                retry.succeeded()
             except PenstockError as error:
-                self._health.failed("stream", error)
-                pause = min(pause * 2, 2.0)
-                await self._health.pause("stream", pause)
+                await retry.failed(error)
                 more = True
             if not more:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(random.uniform(LOOK * 0.8, LOOK)):  # noqa: S311  (jitter)
+                    async with asyncio.timeout(random.uniform(IDLE_POLL_INTERVAL * 0.8, IDLE_POLL_INTERVAL)):  # noqa: S311  (jitter)
                         await self._wake.wait()
 
-    async def _take(self, room: int) -> bool:
-        """Lease up to that many; whether there may be more."""
-        worker, number, numbers = self._name, self._numbers.take(), self._numbers
-        call = self._engine.lease(worker, number, queues=[self._queue], want=room, answered=numbers.floor)
+    async def _lease_some(self, session: Session) -> bool:
+        """Lease as many as there is room for; whether there may be more."""
+        room, registration = self._limit - len(self._unsettled), session.registration
+        if room <= 0 or registration.is_lost:
+            return False
+        name, number, answered = registration.name, registration.calls.take(), registration.calls.answered_up_to
         try:
-            leased = await call
+            leased = await self._engine.lease(name, number, queues=[self._queue], want=room, answered=answered)
         except BaseException:
-            numbers.give_back(number)
+            registration.calls.give_back(number)
             raise
-        numbers.answered(number)
+        registration.calls.mark_answered(number)
         if leased.word == "unknown":
-            self._lost(worker)
-            await self._begin()
-            return True
-        self._hand_out(leased, worker, number)
+            session.lose(name)
+        elif registration is session.registration and not registration.is_lost:  # else its jobs are others'
+            self._hold(leased, name, number)
         return leased.again or len(leased.leases) == PAGE
 
-    def _hand_out(self, leased: Leased, worker: str, number: int) -> None:
+    def _hold(self, leased: Leased, worker: str, number: int) -> None:
         for lease in leased.leases:
-            context = JobContext(lease, worker, number, self._engine, None, self._lines)
+            context = JobContext(lease, worker, number, self._engine, None, self._job_log)
             context.cancelling = bool(lease.ready.cancelling)
-            envelope = _envelope(lease)
-            context.tags = tuple(envelope.tags) if envelope else ()
-            found = QueueLease(self, lease, worker, number, context)
-            self._unsettled[lease.id] = found
-            self._taken.append(found)
+            queue_lease = QueueLease(self, lease, worker, number, context)
+            self._unsettled[lease.id] = queue_lease
+            self._ready.append(queue_lease)
         for job_id in leased.unreadable:
-            self._settling.begin(SettledRun(worker, number, job_id, Buried("unreadable_header", "{}")))
+            self._settler.start(FinishedRun(worker, number, job_id, Buried("unreadable_header", "{}")))
         if leased.leases:
-            self._arrived.set()
+            self._changed.set()
 
-    def _in_hand(self) -> Hand:
-        """What is not settled yet, until the server has answered the settle: what is not in hand is given back."""
-        claims = (held.job.claim for held in self._unsettled.values())
-        jobs = ((job_id, number) for worker, job_id, number in claims if worker == self._name)
-        return Hand.of(self._name, self._numbers.last, self._numbers.unanswered, jobs)
+    def _held(self) -> Iterator[tuple[str, int, str]]:
+        """A job is held until the server has answered its settle, even while that is in flight."""
+        for lease in self._unsettled.values():
+            worker, job_id, number = lease.job.claim
+            yield worker, number, job_id
 
-    def _lost(self, worker: str) -> None:
-        """The engine knows it no longer: what it held is others' by now."""
-        if worker == self._name:
-            log.warning("stream %s was taken for dead; it goes on under a new name", worker)
-            self._taken.clear()
-            self._unsettled.clear()
-            self._wake.set()
+    def _forget_jobs(self) -> None:
+        self._ready.clear()
+        self._unsettled.clear()
+        self._wake.set()
 
     def _cancel(self, job_id: str) -> None:
-        if (found := self._unsettled.get(job_id)) is not None:
-            found.job.cancelling = True
-
-    def _letter(self, channel: str, text: bytes) -> None:
-        if channel != self._engine.keys.mailbox(self._name):
-            self._heartbeat.letter(channel, text)
-        elif text == b"work":
-            self._wake.set()
-        elif text.startswith(b"cancel "):
-            self._cancel(text.decode().removeprefix("cancel "))
-
-    def _unheard(self, _: PenstockError) -> None:
-        """It may not listen: with each try to, it looks by itself for what it would be told."""
-        self._wake.set()
-        self._heartbeat.rearm()
-
-    async def _look(self) -> None:
-        self._wake.set()
-        self._check.soon()
-        self._heartbeat.rearm()
-        for _, job_id in (await self._engine.renew(self._life, [self._name])).cancelling:
-            self._cancel(job_id)
+        if (lease := self._unsettled.get(job_id)) is not None:
+            lease.job.cancelling = True
 
 
 def _envelope(lease: Lease) -> Envelope | None:

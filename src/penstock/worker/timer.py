@@ -1,20 +1,21 @@
-"""The timer: what is due becomes ready, what is late expires, schedules tick, what the dead left is taken back.
+"""The timer: what is due becomes ready, what is late expires, schedules tick, jobs of dead workers are taken back.
 
 Any number of timers may run anywhere; each step is a script that is safe to call at any time. A timer knows when the
-next step is due, by the server's clock, and sleeps until then; letters tell it of earlier times. So while it waits it
-asks for nothing.
+next step is due, by the server's clock, and sleeps until then; messages tell it of earlier times. So while it waits it
+sends nothing.
 """
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.engine.answers import Chores, Due, DueCrons
+from penstock.engine.answers import Chores, Due, DueCron, DueCrons
 from penstock.engine.engine import Engine
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.errors import PenstockError, SchemaMismatch, Unavailable
-from penstock.worker.cron_ticks import tick
+from penstock.model.schedule import plan
+from penstock.worker.retry_pause import RetryPause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,149 +24,161 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 
-LONGEST: Final = 60.0  #: seconds between two looks at what is due, should a letter have been lost
-PRUNE: Final = 15.0
-TROUBLE: Final = 1.0  #: seconds until what failed is tried again
-CRONS: Final = 20  #: schedules that are asked for at once
-MOST_STUCK: Final = 1_000
-FAILED: Final = 10.0  #: the same of a step that the server refuses although it answers
-DUE: Final = ("promote", "expire", "admit", "due_crons", "do_chores")
+MAX_SLEEP: Final = 60.0  #: seconds between two questions for what is due, should a message have been lost
+PRUNE_INTERVAL: Final = 15.0  #: seconds
+RETRY_INTERVAL: Final = 1.0  #: seconds until what failed is tried again
+REFUSED_INTERVAL: Final = 10.0  #: the same for a step that the server refuses although it answers
+CRONS_PAGE: Final = 20  #: schedules in one answer
+MAX_STUCK_CRONS: Final = 1_000
+DUE_STEPS: Final = ("promote", "expire", "admit", "due_crons", "do_chores")
 
 
 class Timer:
-    """Keeps the due times of one namespace, to the millisecond, on this process' clock but by the server's time."""
+    """Keeps the due times of one namespace, to the millisecond: on this process's clock, but by the server's time."""
 
     def __init__(
         self,
         engine: Engine,
-        life: int,
+        lease: int,
         health: ConnectionHealth,
         *,
-        reap: float | None = None,
-        moved: "Callable[[], None]" = lambda: None,
+        reap_interval: float | None = None,
+        on_work: "Callable[[], None]" = lambda: None,
     ) -> None:
-        """`reap`: seconds between two looks for the dead, unless somebody says that there are some."""
+        """`lease` is in ms. `reap_interval`: seconds between two reaps that nobody asked for; a third of a lease."""
         self._engine = engine
         self._health = health
-        self._reap_every = life / 3000 if reap is None else reap
-        self._life = life
-        self._moved = moved
-        self._armed = asyncio.Event()
-        self._at: dict[str, float] = dict.fromkeys(DUE, 0.0)  #: step → when to do it, by the loop's clock
-        self._behind: float | None = None  #: seconds by which the server's clock is behind the loop's
-        self._stuck = 0  #: schedules that stay due, as nothing here can tick them: others are asked for beyond them
-        self._ended: set[str] = set()  #: schedules whose waiting ticks may go on
+        self._reap_interval = lease / 3000 if reap_interval is None else reap_interval
+        self._lease = lease
+        self._on_work = on_work
+        self._changed = asyncio.Event()
+        self._times: dict[str, float] = dict.fromkeys(DUE_STEPS, 0.0)  #: step → when to do it, by the loop's clock
+        self._clock_offset: float | None = None  #: seconds by which the loop's clock is ahead of the server's
+        self._stuck_crons = 0  #: schedules that stay due because nothing here can tick them; others come after them
+        self._ended_crons: set[str] = set()  #: schedules whose waiting ticks may go on
 
     def channels(self) -> list[str]:
-        """Where it is told of things."""
+        """The channels that bring it messages."""
         return [self._engine.keys.timer, self._engine.keys.mailbox("crons")]
 
-    def letter(self, channel: str, text: bytes) -> None:
+    def receive(self, channel: str, message: bytes) -> None:
         if channel == self._engine.keys.timer:
-            self.rearm(int(text) if text.isdigit() else None)
+            self.rearm(int(message) if message.isdigit() else None)
         else:
-            self.ended(text.decode().split(SEPARATOR)[1:])
+            self._jobs_ended(message.decode().split(SEPARATOR)[1:])
 
     def reap_soon(self) -> None:
-        """Somebody is past its life."""
-        self._at["reap"] = 0.0
-        self._armed.set()
+        """Some worker's lease is over."""
+        self._times["reap"] = 0.0
+        self._changed.set()
 
     def rearm(self, at: int | None = None) -> None:
         """Something is due at this time of the server, or at a time that is not known."""
-        when = 0.0 if at is None or self._behind is None else at / 1000 + self._behind
-        for step in DUE:
-            self._at[step] = min(self._at[step], when)
-        self._armed.set()
+        when = 0.0 if at is None or self._clock_offset is None else at / 1000 + self._clock_offset
+        for step in DUE_STEPS:
+            self._times[step] = min(self._times[step], when)
+        self._changed.set()
 
-    def ended(self, job_ids: list[str]) -> None:
+    def _jobs_ended(self, job_ids: list[str]) -> None:
         """Jobs of schedules have finished; their ids begin with the schedule's."""
-        self._ended.update(job_id.rpartition("@")[0] for job_id in job_ids)
-        self._at["due_crons"] = 0.0
-        self._armed.set()
+        self._ended_crons.update(job_id.rpartition("@")[0] for job_id in job_ids)
+        self._times["due_crons"] = 0.0
+        self._changed.set()
 
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
-        self._at |= {"reap": clock() + self._reap_every, "prune": clock() + PRUNE}
+        retry = RetryPause(self._health, "timer", first=RETRY_INTERVAL, longest=RETRY_INTERVAL)
+        self._times |= {"reap": clock() + self._reap_interval, "prune": clock() + PRUNE_INTERVAL}
         while True:
-            self._armed.clear()
-            late = [step for step, at in self._at.items() if at <= clock()]
-            if not late:
-                await self._sleep(min(self._at.values()) - clock())
+            self._changed.clear()
+            steps = [step for step, at in self._times.items() if at <= clock()]
+            if not steps:
+                await self._sleep(min(self._times.values()) - clock())
                 continue
             try:
-                await self._see_to(late, clock())
-                self._health.succeeded("timer")
+                await self._do(steps, clock())
+                retry.succeeded()
             except Exception as error:
                 if not isinstance(error, PenstockError):
                     log.exception("the timer failed; it goes on")
-                self._health.failed("timer", error if isinstance(error, PenstockError) else PenstockError(str(error)))
-                self._at |= dict.fromkeys((*late, *DUE), 0.0)  # a letter may have been lost meanwhile
-                await self._health.pause("timer", TROUBLE)
+                self._times |= dict.fromkeys((*steps, *DUE_STEPS), 0.0)  # a message may have been lost meanwhile
+                await retry.failed(error)
 
-    async def _see_to(self, late: list[str], now: float) -> None:
-        if due := [step for step in late if step in DUE]:
-            await self._due(due, now)
-        if "reap" in late:
-            self._at["reap"] = now + self._reap_every
-            await self._alone("reap", self._reap())
-        if "prune" in late:
-            self._at["prune"] = now + PRUNE
-            await self._alone("prune", self._prune())
+    async def _do(self, steps: list[str], now: float) -> None:
+        if due := [step for step in steps if step in DUE_STEPS]:
+            await self._do_due(due, now)
+        if "reap" in steps:
+            self._times["reap"] = now + self._reap_interval
+            await self._do_alone("reap", self._reap())
+        if "prune" in steps:
+            self._times["prune"] = now + PRUNE_INTERVAL
+            await self._do_alone("prune", self._prune())
 
-    async def _alone(self, step: str, work: "Awaitable[None]") -> None:
-        """A step whose failure is its own, unless there is no server."""
+    async def _do_alone(self, step: str, work: "Awaitable[None]") -> None:
+        """A step that fails stops no other, unless there is no server."""
         try:
             await work
         except (Unavailable, SchemaMismatch):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, the other steps go on)
-            self._failed(step, error, asyncio.get_running_loop().time())
+            self._postpone(step, error, asyncio.get_running_loop().time())
 
-    def _failed(self, step: str, error: Exception, now: float) -> None:
-        """It is tried again, less often than when there is no server: that would be of little use."""
-        log.error("%s failed, and is tried again in %.0f s: %s; `penstock doctor` may say why", step, FAILED, error)
-        self._at[step] = now + FAILED
+    def _postpone(self, step: str, error: Exception, now: float) -> None:
+        """Try it again, but less often than without a server: that would hardly help."""
+        log.error(
+            "%s failed, and is tried again in %.0f s: %s; `penstock doctor` may say why", step, REFUSED_INTERVAL, error
+        )
+        self._times[step] = now + REFUSED_INTERVAL
 
-    async def _due(self, steps: list[str], now: float) -> None:
+    async def _do_due(self, steps: list[str], now: float) -> None:
         """Do what is due, in one round trip, and learn when the next thing is."""
-        ended, self._ended = self._ended, set()
-        calls: dict[str, ScriptCall[Any]] = {
-            "promote": self._engine.promote(),
-            "expire": self._engine.expire(),
-            "admit": self._engine.admit(),
-            "due_crons": self._engine.due_crons(CRONS + self._stuck, also=sorted(ended)),
-            "do_chores": self._engine.do_chores(),
-        }
-        self._at |= dict.fromkeys(steps, now + LONGEST)  # a letter that comes meanwhile may only bring it forward
+        ended, self._ended_crons = self._ended_crons, set()
+        calls = self._calls(sorted(ended))
+        self._times |= dict.fromkeys(steps, now + MAX_SLEEP)  # a message that comes meanwhile only brings it forward
         try:
             answers = await self._engine.script_client.isolated([calls[step] for step in steps])
         except PenstockError:
-            self._ended |= ended
+            self._ended_crons |= ended
             raise
         for step, raw in zip(steps, answers, strict=True):
             if isinstance(raw, Exception):
-                self._failed(step, raw, now)
-                continue
-            answer: Due | DueCrons | Chores = calls[step].decode(raw)
-            # Not before it was asked did the server's clock show this: so one wakes up too early rather than too late.
-            self._behind = now - answer.now / 1000
-            if not isinstance(answer, DueCrons) and answer.moved:
-                self._moved()
-            if answer.next >= 0:
-                self._at[step] = min(self._at[step], answer.next / 1000 + self._behind)
-            if isinstance(answer, DueCrons) and answer.crons:
-                seen_to = await tick(self._engine, answer)
-                self._stuck = min(len(answer.crons) - seen_to, MOST_STUCK)
-                if not seen_to:
-                    self._at[step] = now + TROUBLE  # none of them could be done here; perhaps elsewhere
+                self._postpone(step, raw, now)
+            else:
+                await self._apply(step, calls[step].decode(raw), now)
+
+    def _calls(self, ended_crons: list[str]) -> "dict[str, ScriptCall[Any]]":
+        return {
+            "promote": self._engine.promote(),
+            "expire": self._engine.expire(),
+            "admit": self._engine.admit(),
+            "due_crons": self._engine.due_crons(CRONS_PAGE + self._stuck_crons, also=ended_crons),
+            "do_chores": self._engine.do_chores(),
+        }
+
+    async def _apply(self, step: str, answer: Due | DueCrons | Chores, now: float) -> None:
+        # The server read its clock after `now`, so a wake-up is too early rather than too late.
+        self._clock_offset = now - answer.now / 1000
+        if answer.next >= 0:
+            self._times[step] = min(self._times[step], answer.next / 1000 + self._clock_offset)
+        if isinstance(answer, DueCrons):
+            await self._tick(step, answer, now)
+        elif answer.moved:
+            self._on_work()
+
+    async def _tick(self, step: str, due: DueCrons, now: float) -> None:
+        if not due.crons:
+            return
+        ticked = await tick(self._engine, due)
+        self._stuck_crons = min(len(due.crons) - ticked, MAX_STUCK_CRONS)
+        if not ticked:
+            self._times[step] = now + RETRY_INTERVAL  # none of them could tick here; perhaps elsewhere
 
     async def _reap(self) -> None:
-        moved, more = await self._engine.reap(self._life, cause='{"type": "WorkerLost", "message": "not heard of"}')
+        moved, more = await self._engine.reap(self._lease, cause='{"type": "WorkerLost", "message": "not heard of"}')
         if moved:
             log.warning("%d jobs of lost workers were taken back", moved)
         while more:
-            _, more = await self._engine.reap(self._life)
+            _, more = await self._engine.reap(self._lease)
 
     async def _prune(self) -> None:
         _, more = await self._engine.prune()
@@ -175,6 +188,41 @@ class Timer:
     async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._armed.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
+
+
+async def tick(engine: Engine, due: DueCrons) -> int:
+    """Make the jobs of schedules that are due; how many of them could tick. One that fails does not stop the others.
+
+    It needs none of the app's code: all of it is stored.
+    """
+    calls = [(cron.id, call) for cron in due.crons if (call := _tick_call(engine, cron, due.now)) is not None]
+    if not calls:
+        return 0
+    answers = await engine.script_client.isolated([call for _, call in calls])
+    words: dict[str, str] = {}
+    for (schedule, call), raw in zip(calls, answers, strict=True):
+        if isinstance(raw, Exception):
+            log.error("schedule %s could not tick: %s; set it anew, or remove it", schedule, raw)
+            words[schedule] = "alone"
+        else:
+            words[schedule] = call.decode(raw)[0]
+    for schedule, word in words.items():
+        if word == "orphaned":
+            log.warning("schedule %s is in no live worker's code; it makes no more jobs until it is again", schedule)
+    return sum(word != "alone" for word in words.values())
+
+
+def _tick_call(engine: Engine, cron: DueCron, now: int) -> "ScriptCall[tuple[str, int]] | None":
+    if cron.spec is None or cron.standing is None:
+        log.error("schedule %s was written by another version and cannot be read here", cron.id)
+        return None
+    try:
+        ticks = plan(cron.id, cron.spec, cron.standing.next, now)
+    except (PenstockError, ValueError, OverflowError) as error:
+        log.error("schedule %s cannot be reckoned with here: %s", cron.id, error)  # noqa: TRY400  (the text says it all)
+        return None
+    claimed = cron.standing.next if ticks.next != cron.standing.next else -1
+    return engine.tick(cron.id, cron.spec, claimed, ticks)

@@ -29,7 +29,7 @@ from penstock.errors import BadOption, PayloadTooLarge, PenstockError
 from penstock.model.codec import encode_result, open_envelope, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
 from penstock.worker.executors.parent_death import watch_parent
-from penstock.worker.outcome import Raised, describe, names_of
+from penstock.worker.outcome import Raised, describe_error, names_of
 
 log = logging.getLogger("penstock.worker")
 
@@ -230,7 +230,6 @@ class Host:
         found = read_running(order.header)
         lease = Lease(order.id, found, order.payload, found.ready)
         context = JobContext(lease, "", 0, self._parent, self._state(task))
-        context.tags = tuple(envelope.tags)
         self._around.run(enter, context)
         if task.is_async or task.options.executor == "async":
             value = self._await(_called(task, args, kwargs))
@@ -278,7 +277,7 @@ def _taken_apart(error: BaseException) -> list[Any]:
         names = sorted(storable(name, 500) for name in names_of(error))
     except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
         kind, delay, reason, names = "", None, "", []
-    return [kind, delay, reason, names, describe(error)]
+    return [kind, delay, reason, names, describe_error(error)]
 
 
 def rebuild(values: list[Any]) -> BaseException:

@@ -1,4 +1,4 @@
-"""A supervisor's view of one child: its process, what it said, and what it noted."""
+"""A supervisor's view of one child: its process, its messages, and its shared state."""
 
 import asyncio
 import json
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.worker import outcome
-from penstock.worker.settle import SettledRun
+from penstock.worker.settle import FinishedRun
 from penstock.worker.supervisor import ipc
-from penstock.worker.supervisor.shared_state import LEFT, UP, SharedState, slots_for
+from penstock.worker.supervisor.shared_state import STATE_LEFT, STATE_UP, SharedState, slots_for
 
 log = logging.getLogger("penstock.worker")
 
@@ -37,38 +37,38 @@ class ChildSetup:
     max_jobs: int | None = None
     level: str = "INFO"
     form: str = "table"
-    parent: int = 0
-    socket: int = 0
-    notes: int = 0
+    parent: int = 0  #: process id
+    socket: int = 0  #: file number
+    shared_state: int = 0  #: file number
 
 
 class Child:
     """One process that runs jobs, or waits until it may."""
 
-    def __init__(self, setup: ChildSetup, program: str, changed: Callable[["Child"], None]) -> None:
-        self._changed = changed
-        self.notes_file = SharedState.make_file()
+    def __init__(self, setup: ChildSetup, module: str, on_message: Callable[["Child"], None]) -> None:
+        self._on_message = on_message
+        self.shared_file = SharedState.make_file()
         self.socket, theirs = socket.socketpair()
         with theirs:
-            told = replace(setup, parent=os.getpid(), socket=theirs.fileno(), notes=self.notes_file)
+            setup = replace(setup, parent=os.getpid(), socket=theirs.fileno(), shared_state=self.shared_file)
             flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
             self.process = subprocess.Popen(  # noqa: S603  (this very Python)
-                [sys.executable, *flags, "-m", program, json.dumps(asdict(told))],
+                [sys.executable, *flags, "-m", module, json.dumps(asdict(setup))],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), self.notes_file],
+                pass_fds=[theirs.fileno(), self.shared_file],
                 process_group=0,
             )
-        self.born = time.monotonic()
+        self.started_at = time.monotonic()
         self.hello: dict[str, Any] | None = None
         self.failure = ""  #: why its app could not be imported
-        self.going = False  #: it was told to run jobs
-        self.leaving = False  #: it takes no more
-        self.dismissed = False  #: it has run nothing and is not needed any more
-        self.condemned: list[str] | None = None  #: we kill it because of these jobs; nobody else is to blame
-        self.node: tuple[dict[str, Any], list[str]] | None = None  #: what it registered
-        self.stalled = False
-        self.stuck: list[SettledRun] = []
-        self.notes: SharedState | None = None
+        self.is_working = False  #: it was told to run jobs
+        self.is_leaving = False  #: it takes no more
+        self.is_dismissed = False  #: it has run nothing and is no longer needed
+        self.killed_for: list[str] | None = None  #: the jobs because of which it is killed; only they are charged
+        self.registered: tuple[dict[str, Any], list[str]] | None = None  #: its info and queues
+        self.is_stalled = False
+        self.stuck: list[FinishedRun] = []
+        self.shared_state: SharedState | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.listening = asyncio.create_task(self._listen())
 
@@ -79,30 +79,30 @@ class Child:
     @property
     def worker(self) -> str:
         """The name under which it leases; empty before it does."""
-        return self.notes.worker if self.notes is not None and self.going else ""
+        return self.shared_state.worker if self.shared_state is not None and self.is_working else ""
 
     @property
-    def up(self) -> bool:
-        return self.notes is not None and self.notes.state == UP
+    def is_up(self) -> bool:
+        return self.shared_state is not None and self.shared_state.state == STATE_UP
 
     @property
-    def left(self) -> bool:
-        return self.notes is not None and self.notes.state == LEFT
+    def has_left(self) -> bool:
+        return self.shared_state is not None and self.shared_state.state == STATE_LEFT
 
     def renewed(self, worker: str, valid_until: float) -> None:
-        """The lease of this name lasts until then at least."""
-        if self.notes is not None and self.worker == worker:
-            self.notes.valid_until = valid_until
+        """The lease of this name lasts at least until then."""
+        if self.shared_state is not None and self.worker == worker:
+            self.shared_state.valid_until = valid_until
 
-    def go(self) -> None:
-        self.going, self.born = True, time.monotonic()
-        self.say("go")
+    def start_work(self) -> None:
+        self.is_working, self.started_at = True, time.monotonic()
+        self.send("go")
 
-    def say(self, word: str, *values: Any) -> None:
+    def send(self, word: str, *values: Any) -> None:
         if self._writer is None:
             ipc.send(self.socket, word, *values)
         else:
-            self._writer.write(ipc.packed(word, *values))
+            self._writer.write(ipc.encode(word, *values))
 
     def kill(self) -> None:
         """End it and everything that it started."""
@@ -110,8 +110,8 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """End one that was not told to run jobs."""
-        self.dismissed = True
+        """End it, before it was told to run jobs."""
+        self.is_dismissed = True
         self.kill()
 
     def close(self) -> None:
@@ -119,43 +119,43 @@ class Child:
         if self._writer is not None:
             self._writer.transport.abort()
         self.socket.close()
-        if self.notes is not None:
-            self.notes.close()
-            self.notes = None
-        os.close(self.notes_file)
+        if self.shared_state is not None:
+            self.shared_state.close()
+            self.shared_state = None
+        os.close(self.shared_file)
 
     async def _listen(self) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self.socket, limit=2**24)
         try:
             while line := await reader.readline():
-                self._heard(json.loads(line))
-                self._changed(self)
+                self._receive(json.loads(line))
+                self._on_message(self)
         except OSError:
-            pass  # it died while it spoke
+            pass  # it died while it wrote
 
-    def _heard(self, message: list[Any]) -> None:
+    def _receive(self, message: list[Any]) -> None:
         match message:
             case ["hello", hello]:
                 self.hello = hello
-                self.notes = SharedState(self.notes_file, slots_for(hello["concurrency"]))
+                self.shared_state = SharedState(self.shared_file, slots_for(hello["concurrency"]))
             case ["failed", text]:
                 self.failure = text
             case ["named", _, info, queues]:
-                self.node = (info, queues)
+                self.registered = (info, queues)
             case ["leaving", why]:
-                self.leaving = True
+                self.is_leaving = True
                 log.info("child %d takes no more jobs: %s", self.pid, why)
             case ["settle", worker, number, job_id, [kind, *values]]:
-                self.stuck.append(SettledRun(worker, number, job_id, getattr(outcome, kind)(*values)))
+                self.stuck.append(FinishedRun(worker, number, job_id, getattr(outcome, kind)(*values)))
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of memory that a process has; 0 if that cannot be told."""
+    """Resident memory of a process in bytes; 0 if that is not known."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError, subprocess.SubprocessError):
-        said = subprocess.run(  # noqa: S603
+        output = subprocess.run(  # noqa: S603
             ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True, timeout=1
         )
-        return int(said.stdout) * 1024
+        return int(output.stdout) * 1024
     return 0

@@ -1,4 +1,4 @@
-"""What a supervisor can tell Prometheus of its children."""
+"""Prometheus metrics of a supervisor's children."""
 
 from collections.abc import Iterable
 
@@ -16,24 +16,26 @@ class ChildMetrics:
         self._ended = Runs([0] * (len(DURATION_BUCKETS) + 1), 0.0)
         self._died = 0
 
-    def lost(self, child: Child, *, died: bool) -> None:
+    def ended(self, child: Child, *, died: bool) -> None:
         """A child has ended, in order or not."""
         self._ended = _sum([self._ended, *_runs(child)])
         self._died += died
 
     def families(self, children: Iterable[Child], health: ConnectionHealth, *, evicts: bool) -> list[Metric]:
         living = list(children)
-        runs = Metric("penstock_worker_run_seconds", "histogram", "How long the functions of jobs ran.")
-        all_runs = _sum([self._ended, *(one for child in living for one in _runs(child))])
-        histogram(runs, DURATION_BUCKETS, all_runs.counts, all_runs.seconds)
+        run_seconds = Metric("penstock_worker_run_seconds", "histogram", "How long the functions of jobs ran.")
+        all_runs = _sum([self._ended, *(runs for child in living for runs in _runs(child))])
+        histogram(run_seconds, DURATION_BUCKETS, all_runs.counts, all_runs.seconds)
         return [
-            _single("penstock_worker_processes", "gauge", "Processes that run jobs.", sum(one.up for one in living)),
+            _single(
+                "penstock_worker_processes", "gauge", "Processes that run jobs.", sum(child.is_up for child in living)
+            ),
             _single("penstock_worker_running", "gauge", "Jobs that run.", sum(map(_running, living))),
             _single("penstock_worker_died_total", "counter", "Processes that died.", self._died),
             _single("penstock_worker_reached", "gauge", "1 while the server can be used.", int(health.is_ok)),
             _single("penstock_worker_engine_errors_total", "counter", "Calls for which it could not.", health.failures),
             _single("penstock_worker_server_evicts", "gauge", "1 while the server evicts keys when full.", int(evicts)),
-            runs,
+            run_seconds,
         ]
 
 
@@ -44,13 +46,13 @@ def _single(name: str, kind: Kind, text: str, value: float) -> Metric:
 
 
 def _running(child: Child) -> int:
-    return len(child.notes.started()) if child.notes is not None else 0
+    return len(child.shared_state.started()) if child.shared_state is not None else 0
 
 
 def _runs(child: Child) -> list[Runs]:
-    return [child.notes.runs()] if child.notes is not None else []
+    return [child.shared_state.runs()] if child.shared_state is not None else []
 
 
 def _sum(all_runs: list[Runs]) -> Runs:
-    counts = [sum(column) for column in zip(*(one.counts for one in all_runs), strict=True)]
-    return Runs(counts, sum(one.seconds for one in all_runs))
+    counts = [sum(column) for column in zip(*(runs.counts for runs in all_runs), strict=True)]
+    return Runs(counts, sum(runs.seconds for runs in all_runs))

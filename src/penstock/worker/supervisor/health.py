@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz` and `/metrics` for whoever watches the worker: a few lines of HTTP, no framework."""
+"""`/livez`, `/readyz` and `/metrics` of a worker: a few lines of HTTP, no framework."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,24 +7,24 @@ from typing import Final
 
 from penstock.metrics.prometheus import MEDIA
 
-_LONGEST: Final = 5.0  #: seconds that a question may take
-_BIGGEST: Final = 8192  #: bytes
-Metrics = Callable[[], Awaitable[str]]  #: what `/metrics` says
+_REQUEST_TIMEOUT: Final = 5.0  #: seconds
+_MAX_HEAD_BYTES: Final = 8192
+Metrics = Callable[[], Awaitable[str]]  #: the text of `/metrics`
 
 
 @asynccontextmanager
-async def health(host: str, port: int, ready: Callable[[], bool], metrics: Metrics) -> AsyncIterator[None]:
-    """Answer while it is entered."""
+async def serve_health(host: str, port: int, ready: Callable[[], bool], metrics: Metrics) -> AsyncIterator[None]:
+    """Answer requests inside this block."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_LONGEST):
+            async with asyncio.timeout(_REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await _answer(head, ready, metrics))
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, host, port, limit=_BIGGEST)
+    server = await asyncio.start_server(answer, host, port, limit=_MAX_HEAD_BYTES)
     try:
         yield
     finally:

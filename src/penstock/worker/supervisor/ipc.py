@@ -1,4 +1,4 @@
-"""The socket between a supervisor and a child: a JSON list per line, a word and what belongs to it."""
+"""The socket between a supervisor and a child: a JSON list per line, a word and its values."""
 
 import json
 import socket
@@ -9,28 +9,28 @@ from typing import Any
 
 
 def send(sock: socket.socket, word: str, *values: Any) -> None:
-    """Say something; to one that is gone, nothing."""
+    """Send a message; nothing happens if the other side is gone."""
     with suppress(OSError):
-        sock.sendall(packed(word, *values))
+        sock.sendall(encode(word, *values))
 
 
-def packed(word: str, *values: Any) -> bytes:
+def encode(word: str, *values: Any) -> bytes:
     return json.dumps([word, *values]).encode() + b"\n"
 
 
 def receive(sock: socket.socket) -> Iterator[list[Any]]:
-    """Everything that the other side says, until it is gone."""
+    """The other side's messages, until it is gone."""
     with suppress(OSError), sock.makefile("rb") as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def listen(sock: socket.socket, heard: Callable[[list[Any]], None], gone: Callable[[], None]) -> None:
-    """Listen in a thread, so that not even a loop that is blocked misses the end of the other side."""
+def listen(sock: socket.socket, on_message: Callable[[list[Any]], None], on_end: Callable[[], None]) -> None:
+    """Receive in a thread, so that even a blocked loop does not miss the end of the other side."""
 
     def run() -> None:
         for message in receive(sock):
-            heard(message)
-        gone()
+            on_message(message)
+        on_end()
 
-    threading.Thread(target=run, name="penstock-wire", daemon=True).start()
+    threading.Thread(target=run, name="penstock-ipc", daemon=True).start()

@@ -1,8 +1,8 @@
-"""What a worker process notes in memory that it shares with its supervisor, so that it outlives the process.
+"""Memory that a child shares with its supervisor, so that its contents outlive the child.
 
 A few fields about the process and how long its jobs ran, then a slot per started job. A slot's mark is written last and
-taken away first, so that whenever the process dies, each marked slot names a job that had really started and whose end
-the server may not know yet.
+cleared first: whenever the process dies, each marked slot names a job that had really started and whose end the server
+may not know yet.
 """
 
 import mmap
@@ -15,28 +15,27 @@ from typing import Final, NamedTuple
 
 from penstock.model.durations import DURATION_BUCKETS
 
-STARTING: Final = 0
-UP: Final = 1
-LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
+STATE_UP: Final = 1
+STATE_LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
 
-_HERE: Final = 1
-_APART: Final = 2
+_MARK_HERE: Final = 1
+_MARK_APART: Final = 2
 
-_HEAD: Final = 512
-_SLOT: Final = 640
-_MOMENT: Final = struct.Struct("<d")
-_TEXT: Final = struct.Struct("<H")
-_TIMES: Final = struct.Struct("<ddH")  #: since when, until when at most (0: no limit), length of the id
+_HEAD_BYTES: Final = 512
+_SLOT_BYTES: Final = 640
+_DOUBLE: Final = struct.Struct("<d")
+_LENGTH: Final = struct.Struct("<H")
+_TIMES: Final = struct.Struct("<ddH")  #: start, end of its timeout (0: none), length of the id
 _UNTIL: Final = struct.Struct("<d")
-_COUNT: Final = struct.Struct("<Q")
+_UINT64: Final = struct.Struct("<Q")
 _AT_STATE, _AT_BEAT, _AT_NAME = 0, 8, 16
 _AT_VALID = 312
-_AT_SECONDS, _AT_RUNS = 320, 328  #: of the whole, and how many runs were in which range
+_AT_SECONDS, _AT_RUNS = 320, 328  #: seconds of all runs, and how many runs fell into each bucket
 _AT_TIMES, _AT_UNTIL, _AT_ID = 8, 16, 32
 
 
 class Runs(NamedTuple):
-    """How many jobs ran for how long: a count for each range and one above all, and all seconds together."""
+    """A histogram of how long jobs ran: a count for each bucket and one above all, and the sum of seconds."""
 
     counts: list[int]
     seconds: float
@@ -47,27 +46,27 @@ class Started(NamedTuple):
 
     id: str
     since: float
-    until: float  #: its timeout; 0 if it has none, or has ended and is not settled yet
-    is_apart: bool  #: in a process of its own: it has no part in the death of this one
+    until: float  #: the end of its timeout; 0 if it has none, or has ended and is not settled yet
+    is_apart: bool  #: in a process of its own, so it is not to blame if this one dies
 
 
 class SharedState:
     """Memory of one process: it writes, its supervisor reads."""
 
     def __init__(self, file: int, slots: int) -> None:
-        size = _HEAD + slots * _SLOT
+        size = _HEAD_BYTES + slots * _SLOT_BYTES
         if os.fstat(file).st_size < size:
             os.ftruncate(file, size)
         self._memory = mmap.mmap(file, size)
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
-        self._begun = [0.0] * slots
+        self._start_times = [0.0] * slots
         self._runs = [0] * (len(DURATION_BUCKETS) + 1)
         self._seconds = 0.0
 
     @staticmethod
     def make_file() -> int:
-        """A file without a name; whoever maps it gives it its size."""
+        """A file without a name; the first to map it gives it its size."""
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())
 
@@ -87,94 +86,98 @@ class SharedState:
     @property
     def worker(self) -> str:
         """The name under which it leases at present."""
-        (length,) = _TEXT.unpack_from(self._memory, _AT_NAME)
+        (length,) = _LENGTH.unpack_from(self._memory, _AT_NAME)
         return self._memory[_AT_NAME + 2 : _AT_NAME + 2 + length].decode()
 
     @worker.setter
     def worker(self, name: str) -> None:
         raw = name.encode()
-        self._memory[_AT_NAME : _AT_NAME + 2 + len(raw)] = _TEXT.pack(len(raw)) + raw
+        self._memory[_AT_NAME : _AT_NAME + 2 + len(raw)] = _LENGTH.pack(len(raw)) + raw
 
     def beat(self) -> None:
-        """Its loop still turns."""
-        _MOMENT.pack_into(self._memory, _AT_BEAT, time.monotonic())
+        """Note that its loop still turns."""
+        _DOUBLE.pack_into(self._memory, _AT_BEAT, time.monotonic())
 
     @property
     def last_beat(self) -> float:
-        found: float = _MOMENT.unpack_from(self._memory, _AT_BEAT)[0]
-        return found
+        moment: float = _DOUBLE.unpack_from(self._memory, _AT_BEAT)[0]
+        return moment
 
     @property
     def valid_until(self) -> float:
-        """Until when nobody takes its jobs for sure; its supervisor, which renews, goes on noting it."""
-        found: float = _MOMENT.unpack_from(self._memory, _AT_VALID)[0]
-        return found
+        """Until then no other worker takes its jobs; its supervisor writes it after each renewal."""
+        moment: float = _DOUBLE.unpack_from(self._memory, _AT_VALID)[0]
+        return moment
 
     @valid_until.setter
     def valid_until(self, moment: float) -> None:
-        _MOMENT.pack_into(self._memory, _AT_VALID, moment)
+        _DOUBLE.pack_into(self._memory, _AT_VALID, moment)
 
     # Its jobs
 
-    def begin(self, job_id: str, timeout: float = 0, *, apart: bool = False) -> int:
-        """Note that a job starts, and how many seconds it may take at most; the slot that says so."""
+    def mark_started(self, job_id: str, timeout: float = 0, *, apart: bool = False) -> int:
+        """Note that a job starts, with its timeout in seconds; the slot, or -1 if there is none."""
         if not self._free:
             return -1
         slot = self._free.pop()
-        at, raw, now = _HEAD + slot * _SLOT, job_id.encode(), time.monotonic()
+        at, raw, now = _HEAD_BYTES + slot * _SLOT_BYTES, job_id.encode(), time.monotonic()
         memory = self._memory
         _TIMES.pack_into(memory, at + _AT_TIMES, now, now + timeout if timeout else 0.0, len(raw))
         memory[at + _AT_ID : at + _AT_ID + len(raw)] = raw
-        memory[at] = _APART if apart else _HERE
-        self._begun[slot] = now
+        memory[at] = _MARK_APART if apart else _MARK_HERE
+        self._start_times[slot] = now
         return slot
 
-    def move_here(self, slot: int) -> None:
-        """It ran in a process of its own; what it returned is handled in this one."""
+    def mark_here(self, slot: int) -> None:
+        """It ran in a process of its own; its result is handled in this one."""
         if slot >= 0:
-            self._memory[_HEAD + slot * _SLOT] = _HERE
+            self._memory[_HEAD_BYTES + slot * _SLOT_BYTES] = _MARK_HERE
 
-    def ran(self, slot: int, *, apart: bool = False) -> None:
-        """Its function has ended. The mark stands until the server knows: what it left may still kill this process."""
+    def mark_returned(self, slot: int, *, apart: bool = False) -> None:
+        """Its function has ended. The mark stays until it is settled: what it left may still kill this process."""
         if slot >= 0:
-            self._memory[_HEAD + slot * _SLOT] = _APART if apart else _HERE
-            _UNTIL.pack_into(self._memory, _HEAD + slot * _SLOT + _AT_UNTIL, 0.0)
-            self._count(time.monotonic() - self._begun[slot])
+            self._memory[_HEAD_BYTES + slot * _SLOT_BYTES] = _MARK_APART if apart else _MARK_HERE
+            _UNTIL.pack_into(self._memory, _HEAD_BYTES + slot * _SLOT_BYTES + _AT_UNTIL, 0.0)
+            self._count_run(time.monotonic() - self._start_times[slot])
 
-    def end(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         """The server knows how it ended."""
         if slot >= 0:
-            self._memory[_HEAD + slot * _SLOT] = 0
+            self._memory[_HEAD_BYTES + slot * _SLOT_BYTES] = 0
             self._free.append(slot)
 
-    def _count(self, seconds: float) -> None:
-        which = bisect_left(DURATION_BUCKETS, seconds)
-        self._runs[which] += 1
+    def _count_run(self, seconds: float) -> None:
+        bucket = bisect_left(DURATION_BUCKETS, seconds)
+        self._runs[bucket] += 1
         self._seconds += seconds
-        _COUNT.pack_into(self._memory, _AT_RUNS + 8 * which, self._runs[which])
-        _MOMENT.pack_into(self._memory, _AT_SECONDS, self._seconds)
+        _UINT64.pack_into(self._memory, _AT_RUNS + 8 * bucket, self._runs[bucket])
+        _DOUBLE.pack_into(self._memory, _AT_SECONDS, self._seconds)
 
     def runs(self) -> Runs:
-        """How long those whose function ended had run."""
+        """How long jobs ran whose function has ended."""
         counts = [
-            _COUNT.unpack_from(self._memory, _AT_RUNS + 8 * which)[0] for which in range(len(DURATION_BUCKETS) + 1)
+            _UINT64.unpack_from(self._memory, _AT_RUNS + 8 * bucket)[0] for bucket in range(len(DURATION_BUCKETS) + 1)
         ]
-        return Runs(counts, _MOMENT.unpack_from(self._memory, _AT_SECONDS)[0])
+        return Runs(counts, _DOUBLE.unpack_from(self._memory, _AT_SECONDS)[0])
 
     def started(self) -> list[Started]:
-        """Every job that had started and was not settled."""
-        return [self._read(at) for at in range(_HEAD, _HEAD + self._slots * _SLOT, _SLOT) if self._memory[at]]
+        """Every job that has started and is not settled."""
+        return [
+            self._read(at)
+            for at in range(_HEAD_BYTES, _HEAD_BYTES + self._slots * _SLOT_BYTES, _SLOT_BYTES)
+            if self._memory[at]
+        ]
 
     def _read(self, at: int) -> Started:
         since, until, length = _TIMES.unpack_from(self._memory, at + _AT_TIMES)
         job_id = self._memory[at + _AT_ID : at + _AT_ID + length].decode("utf-8", "replace")
-        return Started(job_id, since, until, self._memory[at] == _APART)
+        return Started(job_id, since, until, self._memory[at] == _MARK_APART)
 
 
 def slots_for(concurrency: int) -> int:
     """Four times as many as run at once.
 
-    Jobs that were lost to another worker may still run while their slots are filled again, and of both those that have
-    ended keep their marks while they are settled and the next ones already run.
+    Jobs that were lost to another worker may still run while their places are filled again. And jobs of either kind
+    that have ended keep their slots while they are settled and the next ones already run.
     """
     return 4 * concurrency + 16
