@@ -179,7 +179,7 @@ async def test_after_the_server_was_away_nobody_waits_for_a_subscription_that_is
     unheard: tuple[Server, Shop], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, shop = unheard
-    monkeypatch.setattr(fetch, "LOOK", 0.2)
+    monkeypatch.setattr(fetch, "IDLE_POLL_INTERVAL", 0.2)
     async with shop.app.worker(lease="1s"):
         await eventually(lambda: "refuses" in caplog.text)
         server.kill()

@@ -114,7 +114,7 @@ async def test_a_child_of_a_supervisor_gives_back_what_a_failover_says_it_runs(t
     async with crew_at(tmp_path, pair.url) as crew:
         await crew.started("-c", "4", lease="10s")
         short, long = await crew.tasks.until.enqueue("short"), await crew.tasks.until.enqueue("long")
-        await crew.begun(2)
+        await crew.until_started(2)
         pair.hold_back()
         crew.let_end("short")
         await in_state(short, "done", within=15)

@@ -757,7 +757,7 @@ async def test_run_until_idle_runs_what_is_ready_and_what_that_makes_ready_and_l
 async def test_a_task_that_this_worker_does_not_know_is_put_off_and_not_charged(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unknown_tasks, "SHORTEST", 500)
+    monkeypatch.setattr(unknown_tasks, "MIN_DELAY", 500)
 
     @app.task
     async def known() -> int:

@@ -189,8 +189,8 @@ async def test_children_of_a_supervisor_and_a_stream_leave_a_primary_that_hangs_
             assert set(children) <= set(tree(supervisor.pid))
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
-            assert await crew.end(supervisor, within=30) == 0
-    assert "another takes its place" not in crew.said()
+            assert await crew.stop(supervisor, within=30) == 0
+    assert "another takes its place" not in crew.log()
 
 
 @pytest.mark.parametrize("deadline", [0.7, 1.5])

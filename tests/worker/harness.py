@@ -25,12 +25,12 @@ from tests.conftest import namespace
 from tests.engine.factories import raw
 
 TASKS = Path(__file__).with_name("tasks.txt")
-LIFE = 2.0  # seconds
-SOUND = 20  # audits, a moment apart, one of which has to find nothing
+LEASE = 2.0  # seconds
+MAX_AUDITS = 20  # a moment apart; one of them has to find nothing
 
 
 class Line(NamedTuple):
-    """An effect."""
+    """One effect of a job, in the ledger."""
 
     what: str
     job: str
@@ -54,7 +54,7 @@ class Crew:
         self.app.settings = Penstock(self.name, url=url).settings
         self.workers: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str, lease: str = f"{LIFE:g}s") -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str, lease: str = f"{LEASE:g}s") -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "penstock.cli", "worker", "tasks:app", "--lease", lease, *arguments]
         log = self.folder / f"log-{len(self.workers)}"
         with log.open("ab") as file:
@@ -62,7 +62,9 @@ class Crew:
         self.workers.append(process)
         return process
 
-    async def started(self, *arguments: str, children: int = 1, lease: str = f"{LIFE:g}s") -> "subprocess.Popen[bytes]":
+    async def started(
+        self, *arguments: str, children: int = 1, lease: str = f"{LEASE:g}s"
+    ) -> "subprocess.Popen[bytes]":
         """A worker whose children are up."""
         before = len(await self.nodes())
         process = self.start(*arguments, lease=lease)
@@ -75,7 +77,7 @@ class Crew:
     async def nodes(self) -> list[Node]:
         return await self.app.client.views.workers()
 
-    def said(self) -> str:
+    def log(self) -> str:
         return "".join(file.read_text() for file in sorted(self.folder.glob("log-*")))
 
     def let_end(self, name: str) -> None:
@@ -93,7 +95,7 @@ class Crew:
     def count(self, what: str = "start") -> Counter[str]:
         return Counter(line.job for line in self.lines(what))
 
-    async def begun(self, many: int, within: float = 30) -> list[Line]:
+    async def until_started(self, many: int, within: float = 30) -> list[Line]:
         await eventually(lambda: len(self.lines()) >= many, within=within)
         return self.lines()
 
@@ -102,19 +104,19 @@ class Crew:
         try:
             await eventually(lambda: self._are_in(states), within=within)
         except TimeoutError:
-            raise AssertionError(f"{await self.app.client.views.counts()}\n{self.said()[-5000:]}") from None
+            raise AssertionError(f"{await self.app.client.views.counts()}\n{self.log()[-5000:]}") from None
 
     async def _are_in(self, states: tuple[str, ...]) -> bool:
         counts = await self.app.client.views.counts()
         return not any(n for row in counts.values() for state, n in row.items() if state not in states)
 
     async def events(self, *verbs: str) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         after = "-"
         while page := await self.app.client.views.events(after):
-            found += page
+            events += page
             after = page[-1].id
-        return [event for event in found if event.verb in verbs]
+        return [event for event in events if event.verb in verbs]
 
     async def server_time(self) -> float:
         """Ms."""
@@ -128,8 +130,8 @@ class Crew:
 
     # The end
 
-    async def end(self, process: "subprocess.Popen[bytes]", within: float = 60) -> int:
-        """Have it stop, and wait for it."""
+    async def stop(self, process: "subprocess.Popen[bytes]", within: float = 60) -> int:
+        """Have it stop, and wait for its exit code."""
         process.send_signal(signal.SIGTERM)
         return int(await eventually(lambda: None if process.poll() is None else str(process.poll()), within=within))
 
@@ -156,7 +158,7 @@ def _load(file: Path) -> ModuleType:
 
 @contextlib.asynccontextmanager
 async def crew_at(folder: Path, url: str, worker_url: str | None = None) -> AsyncIterator[Crew]:
-    """Whatever the test did, every invariant holds at its end, and no process is left."""
+    """A crew for one test; at its end every invariant must hold, and no process is left."""
     crew = Crew(folder, url, worker_url)
     try:
         yield crew
@@ -166,8 +168,8 @@ async def crew_at(folder: Path, url: str, worker_url: str | None = None) -> Asyn
 
 
 async def _until_sound(engine: Engine) -> None:
-    """The audit reads in pages, and a worker that begins meanwhile is in some of them: what is broken stays so."""
-    for _ in range(SOUND):
+    """The audit reads in pages, and a worker that starts meanwhile is in some of them. Only real damage stays."""
+    for _ in range(MAX_AUDITS):
         if not (findings := await audit(engine)):
             return
         await asyncio.sleep(0.1)
@@ -176,7 +178,7 @@ async def _until_sound(engine: Engine) -> None:
 
 def tree(pid: int) -> list[int]:
     """All descendants of a process."""
-    found: list[int] = []
+    descendants: list[int] = []
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -185,8 +187,8 @@ def tree(pid: int) -> list[int]:
     wave = [pid]
     while wave:
         wave = [child for child, parent in parents.items() if parent in wave]
-        found += wave
-    return found
+        descendants += wave
+    return descendants
 
 
 def alive(pid: int) -> bool:
@@ -210,5 +212,5 @@ async def gone(*pids: int, within: float = 10) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """For faults that last."""
+    """Let a fault last."""
     await asyncio.sleep(seconds)

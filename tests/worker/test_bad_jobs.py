@@ -77,7 +77,7 @@ async def test_9900_bad_jobs_and_100_deadly_ones_among_1000_good_ones(crew: Crew
 async def test_a_process_that_dies_charges_its_job_and_leaves_the_worker_alone(crew: Crew) -> None:
     await crew.started("-c", "4")
     beside = await crew.tasks.slow.enqueue(3.0)
-    await crew.begun(1)
+    await crew.until_started(1)
     job = await crew.tasks.apart.enqueue("exit")
     await crew.all_in("done", "dead")
     header = await crew.header(job)
@@ -86,14 +86,14 @@ async def test_a_process_that_dies_charges_its_job_and_leaves_the_worker_alone(c
     assert (await crew.header(beside)).starts == 1
 
 
-async def test_current_job_works_in_a_process_and_what_it_raises_is_told(crew: Crew) -> None:
+async def test_current_job_works_in_a_process_and_its_error_is_stored(crew: Crew) -> None:
     supervisor = await crew.started("-c", "4")
     job = await crew.tasks.apart.using(tags=["a"]).enqueue()
     attempt, state, tags, pid, parent = await job.result(timeout=30)
     assert (attempt, state, tags) == (1, "state", ["a"])
     assert pid != parent != supervisor.pid
     assert (await job.status()).progress is not None
-    await eventually(lambda: "a line from a process" in crew.said())
+    await eventually(lambda: "a line from a process" in crew.log())
     failed = await crew.tasks.apart.enqueue("raise")
     await crew.all_in("done", "dead")
     status = await failed.status()
@@ -105,10 +105,10 @@ async def test_a_thread_that_overruns_has_its_process_replaced_and_siblings_fini
     supervisor = await crew.started("-c", "4")
     sibling = await crew.tasks.slow.enqueue(9.0)
     stuck = await crew.tasks.stubborn.enqueue(600.0)
-    await crew.begun(2)
+    await crew.until_started(2)
     later = await crew.tasks.quick.enqueue(1)
     await later.result(timeout=20)
-    await eventually(lambda: "takes no more jobs" in crew.said(), within=30)
+    await eventually(lambda: "takes no more jobs" in crew.log(), within=30)
     fresh = await crew.tasks.slow.enqueue(0.0)
     assert await fresh.result(timeout=30) != await sibling.result(timeout=30)
     await crew.all_in("done", "dead")
@@ -116,4 +116,4 @@ async def test_a_thread_that_overruns_has_its_process_replaced_and_siblings_fini
     assert (header.reason, header.failures, header.crashes) == ("retries_exhausted", 1, 0)
     assert (await crew.header(sibling)).starts == 1
     assert crew.lines("end")[-1].job != stuck.id
-    assert await crew.end(supervisor) == 0
+    assert await crew.stop(supervisor) == 0

@@ -120,7 +120,7 @@ async def test_a_small_urgent_batch_passes_a_big_one(loaded: Crew, others: int) 
     assert rounds == 1 or behind < 5 * alone
     await big.cancel()
     await big.wait(timeout=120)
-    await loaded.end(worker)  # it prunes what was cancelled, and an audit reads what stands still
+    await loaded.stop(worker)  # it prunes what was cancelled, and an audit reads what stands still
 
 
 async def _small(app: Penstock, task: Any) -> float:
@@ -149,7 +149,7 @@ async def test_cancelling_is_flagged_at_once_and_worked_off_in_pages(loaded: Cre
     )
     assert (status.cancelled, status.done) == (members, 0)
     assert loaded.lines() == []
-    await loaded.end(worker)
+    await loaded.stop(worker)
 
 
 def _turns(taken: list[str]) -> Iterator[int]:

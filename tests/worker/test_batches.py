@@ -21,7 +21,7 @@ async def test_counts_are_exact_and_then_is_made_once_whatever_is_killed(crew: C
     supervisor = await crew.started("-p", "2", "-c", "8", children=2)
     for seed in range(rounds):
         await _round(crew, supervisor, random.Random(seed))
-    assert await crew.end(supervisor) == 0
+    assert await crew.stop(supervisor) == 0
 
 
 async def _round(crew: Crew, supervisor: "subprocess.Popen[bytes]", draw: random.Random) -> None:

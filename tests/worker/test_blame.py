@@ -24,10 +24,10 @@ async def test_a_job_that_ended_is_charged_until_the_server_knows_of_it(tmp_path
     async with crew_at(tmp_path, own_server.url) as crew:
         await crew.started(lease="20s")
         job = await crew.tasks.returns_and_dies_later.enqueue("go")
-        await crew.begun(1)
+        await crew.until_started(1)
         own_server.kill()
         crew.let_end("go")
-        await eventually(lambda: "ended with exit code 9 while it ran 1 jobs" in crew.said(), within=20)
+        await eventually(lambda: "ended with exit code 9 while it ran 1 jobs" in crew.log(), within=20)
         own_server.restart()
         await crew.all_in("done")
         assert (await crew.header(job)).crashes == 1

@@ -61,7 +61,7 @@ async def test_a_server_that_is_killed_and_restarted_loses_nothing(tmp_path: Pat
         await crew.started("-c", "10")
         before = await crew.app.enqueue_many(crew.tasks.slow.call(0.05) for _ in range(100))
         long = await crew.tasks.slow.enqueue(6.0)
-        await crew.begun(20)
+        await crew.until_started(20)
         own_server.kill()
         await pause(1)
         own_server.restart()
@@ -97,17 +97,15 @@ async def test_a_renewal_on_a_connection_that_died_goes_on_another_before_the_le
         async with crew_at(tmp_path, single.url, proxy.url) as crew:
             await crew.started(lease="1s")
             job = await crew.tasks.until.enqueue("gate")
-            await crew.begun(1)
+            await crew.until_started(1)
             await _renewals_hang(proxy, crew.app)
             crew.let_end("gate")
             await job.result(timeout=10)
             assert crew.count() == {job.id: 1}
-            assert "taken for dead" not in crew.said()
+            assert "taken for dead" not in crew.log()
 
 
-async def test_a_program_renews_on_another_connection_likewise(
-    single: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_program_renews_on_another_connection_as_well(single: Server, caplog: pytest.LogCaptureFixture) -> None:
     name = namespace()
     with proxied(single.port) as proxy:
         behind = Penstock(name, url=proxy.url)
@@ -126,7 +124,7 @@ async def test_all_connections_are_killed_again_and_again(crew: Crew, request: p
             await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
     await _harassed(crew, kill, 5, 0.2)
-    assert crew.said().count("cannot be used") <= 4
+    assert crew.log().count("cannot be used") <= 4
 
 
 @pytest.mark.long
@@ -180,7 +178,7 @@ async def test_a_proxy_stalls(tmp_path: Path, single: Server, ways: tuple[str, .
         async with crew_at(tmp_path, single.url, proxy.url) as crew:
             await crew.started("-c", "10")
             long = await crew.tasks.slow.enqueue(8.0)
-            await crew.begun(1)
+            await crew.until_started(1)
             proxy.stall(*ways)
             waiting = await crew.tasks.quick.enqueue(7)
             await pause(7)
@@ -206,7 +204,7 @@ async def test_a_server_that_refuses_by_kind_is_waited_for(tmp_path: Path, own_s
                 ),
             ):
                 job = await crew.tasks.slow.enqueue(0.5)
-                await crew.begun(1)
+                await crew.until_started(1)
                 refuse(client)
                 await pause(2)
                 allow(client)
@@ -240,7 +238,7 @@ async def _idle(crew: Crew, seconds: float) -> tuple[float, float]:
     return sent / seconds, used / seconds
 
 
-async def test_an_idle_worker_says_little(tmp_path: Path, own_server: Server) -> None:
+async def test_an_idle_worker_sends_little(tmp_path: Path, own_server: Server) -> None:
     async with crew_at(tmp_path, own_server.url) as crew:
         sent, _ = await _idle(crew, 12)
         assert sent < 1.5  # in a short time one that happens to be due counts for more
@@ -248,7 +246,7 @@ async def test_an_idle_worker_says_little(tmp_path: Path, own_server: Server) ->
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_an_idle_worker_says_little_for_a_minute_and_one_that_is_cut_off_does_not_spin(
+async def test_an_idle_worker_sends_little_for_a_minute_and_one_that_is_cut_off_does_not_spin(
     tmp_path: Path, own_server: Server
 ) -> None:
     async with crew_at(tmp_path, own_server.url) as crew:
@@ -264,5 +262,5 @@ async def test_an_idle_worker_says_little_for_a_minute_and_one_that_is_cut_off_d
         print(f"cut off: {used:.2%} of a core")
         own_server.restart()
         assert used < 0.01
-        assert crew.said().count("cannot be used") <= 4
+        assert crew.log().count("cannot be used") <= 4
         print(f"work goes on after {await _work_goes_on(crew):.1f} s")

@@ -93,7 +93,7 @@ async def test_a_stream_logs_that_its_server_evicts(own_server: Server, caplog: 
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_a_worker_says_nothing_of_a_policy_that_it_may_not_see(
+async def test_a_worker_logs_nothing_of_a_policy_that_it_may_not_see(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with own_app(own_server, namespace()) as app, app.worker(lease=LEASE):
@@ -132,7 +132,7 @@ class Renewals:
         pass
 
 
-async def test_a_worker_does_not_look_with_each_renewal(own_server: Server) -> None:
+async def test_a_worker_does_not_read_the_policy_with_each_renewal(own_server: Server) -> None:
     async with own_app(own_server, namespace()) as app:
         renewals = app.client.engine.script_client.spy = Renewals()
         async with app.worker(lease="100ms"):
@@ -153,8 +153,8 @@ async def test_a_supervisor_logs_and_measures_that_its_server_evicts(tmp_path: P
         await several_more_looks(own_server)
         set_policy(own_server, "noeviction")
         await eventually(lambda: _metric(port) == 0, within=20)
-        assert crew.said().count("evicts keys when it is full (maxmemory-policy allkeys-lfu)") == 1
-        assert crew.said().count("evicts no keys any more") == 1
+        assert crew.log().count("evicts keys when it is full (maxmemory-policy allkeys-lfu)") == 1
+        assert crew.log().count("evicts no keys any more") == 1
 
 
 def _start(crew: Crew, *options: str) -> None:

@@ -26,7 +26,7 @@ def test_only_this_machine_may_ask_unless_a_host_is_named(text: str, found: tupl
 
 
 @pytest.mark.parametrize("text", ["", "http", "8080:", "127.0.0.1:65536"])
-def test_what_is_no_port_is_refused(text: str) -> None:
+def test_a_text_that_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="use a port, or host:port"):
         listen_address(text)
 

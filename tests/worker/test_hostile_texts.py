@@ -289,11 +289,11 @@ async def test_whatever_a_job_logs_in_a_real_worker_it_goes_on_and_is_heard(
     await crew.started("-c", "4", "-o", form)
     jobs = await crew.app.enqueue_many(say.call(way) for way in (*RECORDS, "extra silent"))
     assert [await job.result(timeout=60) for job in jobs] == ["went on"] * len(jobs)
-    await eventually(lambda: all(f"said by {way}." in crew.said() for way in RECORDS), within=20)
+    await eventually(lambda: all(f"said by {way}." in crew.log() for way in RECORDS), within=20)
     for job in jobs:
         assert all(line.text.encode() for line in await job.log())
     assert (await crew.header(jobs[0])).crashes == 0
-    assert await crew.end(crew.workers[0]) == 0
+    assert await crew.stop(crew.workers[0]) == 0
 
 
 RESULTS: dict[str, Any] = {**TEXTS, "key": {SURROGATE: 1}, "error": Nameless(), "class": Odd, "deep": []}

@@ -153,7 +153,7 @@ async def drained(crew: Crew, many: int, locks: int) -> float:
     worker = await crew.started("-p", "2", "-c", "100", children=2)
     await crew.all_in("done", within=120)
     first, last = await ms_of_first_and_last(crew, (*jobs[:500], *jobs[-2000:]))
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
     await eventually(lambda: _is_empty(crew), within=30)
     return many / (last - first) * 1000
 
@@ -169,13 +169,13 @@ async def test_one_worker_runs_the_first_and_the_third_of_a_lock_and_the_other_t
     first = await until.using(lock="t").enqueue("first")
     second = await until.enqueue("second")
     third = await until.using(lock="t").enqueue("third")
-    lines = await crew.begun(2)
+    lines = await crew.until_started(2)
     assert {line.job for line in lines} == {first.id, second.id}
     assert (await third.status()).state == "held"
     assert first.id in await third.explain()
     crew.let_end("first")
     pid = await first.result(timeout=20)
-    await crew.begun(3)
+    await crew.until_started(3)
     assert (await second.status()).state == "running"
     crew.let_end("third")
     assert await third.result(timeout=20) == pid
@@ -192,7 +192,7 @@ async def test_the_end_of_a_lock_wakes_an_idle_worker_of_another_queue(crew: Cre
     for turn in range(4):
         one, other = ("left", "right") if turn % 2 else ("right", "left")
         first = await until.using(lock="t", queue=one).enqueue(f"{turn}-first")
-        await crew.begun(2 * turn + 1)
+        await crew.until_started(2 * turn + 1)
         then = await until.using(lock="t", queue=other).enqueue(f"{turn}-then")
         await pause(0.2)
         assert (await then.status()).state == "held"
@@ -296,7 +296,7 @@ async def test_a_small_tenant_waits_for_at_most_eight_jobs_of_a_big_one(crew: Cr
     print(f"{len(between)} jobs of the big tenant, which has {size}, started before the one of the small")
     assert len(between) <= 8
     await crew.app.lane("tenant:big").pause()
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
 
 
 async def _have_run(crew: Crew, many: int) -> bool:

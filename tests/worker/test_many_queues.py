@@ -29,7 +29,7 @@ async def _drained(crew: Crew, queues: int) -> float:
     await crew.app.enqueue_many(bare.using(queue=f"tenant-{since:.0f}-{n % queues}").call() for n in range(JOBS))
     worker = await crew.started("-q", "*", lease="10s")
     await crew.all_in("done")
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
     times = [event.at for event in await crew.events("lease", "complete") if event.at >= since]
     return JOBS / (max(times) - min(times)) * 1_000
 

@@ -10,7 +10,7 @@ from tests.api.looks import eventually
 from tests.worker.harness import Crew, gone, tree
 
 
-async def test_what_one_job_does_to_its_process_no_other_sees(crew: Crew) -> None:
+async def test_a_job_does_not_see_what_another_did_to_its_process(crew: Crew) -> None:
     await crew.started("-c", "1")
     before = await (await crew.tasks.looks.enqueue()).result(timeout=30)
     spoilt = [await crew.tasks.spoil.enqueue() for _ in range(2)]
@@ -31,7 +31,7 @@ async def _child(crew: Crew, job: object) -> int:
     return next(int(row[0].removeprefix("child:")) for row in rows if row[0].startswith("child:") and row[1] == job)
 
 
-async def test_what_a_job_started_ends_with_it_however_that_is(crew: Crew) -> None:
+async def test_processes_that_a_job_started_end_with_it_however_it_ends(crew: Crew) -> None:
     supervisor = await crew.started("-c", "4")
     task = crew.tasks.with_a_child
     ended = await task.enqueue(0.0)
@@ -54,7 +54,7 @@ async def test_what_a_job_started_ends_with_it_however_that_is(crew: Crew) -> No
     await cut.cancel()
     await crew.all_in("done", "dead", "cancelled")
     assert (await crew.header(late)).crashes == (await crew.header(cancelled)).crashes == 0
-    assert await crew.end(supervisor) == 0
+    assert await crew.stop(supervisor) == 0
     await gone(*pids)
 
 
@@ -62,7 +62,7 @@ async def _is_dead(crew: Crew, job: object) -> bool:
     return bool((await crew.header(job)).state == "dead")
 
 
-async def test_nobody_is_charged_when_no_process_can_be_started(crew: Crew) -> None:
+async def test_no_job_is_charged_when_no_process_can_be_started(crew: Crew) -> None:
     file = crew.folder / "tasks.py"
     file.write_text(
         file.read_text() + "\nif 'penstock.worker.executors.fork_server' in sys.orig_argv:\n    os._exit(3)\n"
@@ -72,7 +72,7 @@ async def test_nobody_is_charged_when_no_process_can_be_started(crew: Crew) -> N
     await eventually(lambda: _is_put_off(crew, job), within=30)
     header = await crew.header(job)
     assert (header.crashes, header.failures) == (0, 0)
-    assert "no process for a job could be started" in crew.said()
+    assert "no process for a job could be started" in crew.log()
     assert crew.lines() == []
     assert await (await crew.tasks.quick.enqueue(1)).result(timeout=30) == 1
 
@@ -97,7 +97,7 @@ def _command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_a_module_that_starts_threads_has_its_jobs_run_in_processes_started_anew(crew: Crew) -> None:
+async def test_a_module_that_starts_threads_has_its_jobs_run_in_processes_started_by_exec(crew: Crew) -> None:
     file = crew.folder / "tasks.py"
     more = "import threading\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
     file.write_text(file.read_text() + more)

@@ -119,5 +119,5 @@ async def test_a_rolling_deploy_starves_no_job(crew: Crew) -> None:
     pids = {await job.result(timeout=4.5) for job in jobs}
     assert len(pids) == 1
     assert await crew.events("snooze") == []
-    await crew.end(older)
+    await crew.stop(older)
     assert await (await late.enqueue("key")).result(timeout=10) in pids

@@ -44,18 +44,18 @@ async def _rolling(crew: Crew, seconds: float, longest: float) -> None:
     headers = [await crew.header(job) for job in jobs]
     assert {header.attempt for header in headers} == {1}
     assert {header.crashes + header.failures for header in headers} == {0}
-    assert await crew.end(second) == 0
+    assert await crew.stop(second) == 0
 
 
 async def test_a_rolling_restart_under_load_cuts_nothing_that_is_shorter_than_the_grace(crew: Crew) -> None:
     await _rolling(crew, 8.0, 6.0)
 
 
-async def test_what_outlasts_the_grace_runs_again_without_using_an_attempt(crew: Crew) -> None:
+async def test_a_job_that_outlasts_the_grace_runs_again_without_using_an_attempt(crew: Crew) -> None:
     first = await crew.started("--grace", "1s")
     jobs = [await crew.tasks.slow.enqueue(4.0), await crew.tasks.block.enqueue(8.0)]
-    await crew.begun(2)
-    assert await crew.end(first) == 0
+    await crew.until_started(2)
+    assert await crew.stop(first) == 0
     await crew.started()
     await crew.all_in("done")
     assert [(await crew.header(job)).attempt for job in jobs] == [1, 1]
@@ -66,9 +66,9 @@ async def test_what_outlasts_the_grace_runs_again_without_using_an_attempt(crew:
 async def test_a_rolling_restart_with_jobs_of_40_seconds(crew: Crew) -> None:
     first = await crew.started("-c", "10", lease="10s")
     jobs = [await crew.tasks.slow.enqueue(seconds) for seconds in (0.01, 5, 20, 40)]
-    await crew.begun(4)
+    await crew.until_started(4)
     await crew.started("-c", "10", lease="10s")
-    assert await crew.end(first) == 0
+    assert await crew.stop(first) == 0
     await crew.all_in("done", within=120)
     assert crew.count() == {job.id: 1 + (job is jobs[3]) for job in jobs}
     assert {(await crew.header(job)).attempt for job in jobs} == {1}
@@ -77,10 +77,10 @@ async def test_a_rolling_restart_with_jobs_of_40_seconds(crew: Crew) -> None:
 async def test_a_second_signal_ends_everything_at_once(crew: Crew) -> None:
     worker = await crew.started("-p", "2", children=2)
     jobs = [await crew.tasks.slow.enqueue(60.0), await crew.tasks.hold_the_gil.enqueue(60.0)]
-    await crew.begun(2)
+    await crew.until_started(2)
     pids = tree(worker.pid)
     worker.send_signal(signal.SIGTERM)
-    await eventually(lambda: "again to stop at once" in crew.said())
+    await eventually(lambda: "again to stop at once" in crew.log())
     worker.send_signal(signal.SIGTERM)
     await eventually(lambda: worker.poll() is not None, within=20)
     await gone(*pids)
@@ -97,46 +97,46 @@ async def test_processes_are_replaced_after_so_many_jobs(crew: Crew) -> None:
     jobs_of = [line.pid for line in crew.lines()]
     assert len(jobs_of) == 20
     assert max(jobs_of.count(pid) for pid in jobs_of) <= 5
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
 
 
 async def test_processes_are_replaced_by_age_and_by_memory(crew: Crew) -> None:
     worker = await crew.started("--max-rss", "1m")
     (before,) = await crew.nodes()
     await eventually(lambda: _is_another(crew, before.worker), within=30)
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
     worker = await crew.started("--max-age", "1s")
     (before,) = await crew.nodes()
     await eventually(lambda: _is_another(crew, before.worker), within=30)
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
 
 
 async def _is_another(crew: Crew, name: str) -> bool:
     return all(node.worker != name for node in await crew.nodes())
 
 
-async def test_health_is_told_over_http_and_stacks_on_a_signal(crew: Crew) -> None:
+async def test_health_is_served_over_http_and_stacks_are_dumped_on_a_signal(crew: Crew) -> None:
     port = free_port()
     worker = await crew.started("--health-port", f"127.0.0.1:{port}")
     assert await asyncio.to_thread(_ask, port, "/livez") == 200
     await eventually(lambda: asyncio.to_thread(_is_ok, port), within=20)
     assert await asyncio.to_thread(_ask, port, "/nothing") == 404
     await crew.tasks.slow.enqueue(60.0)
-    await crew.begun(1)
+    await crew.until_started(1)
     worker.send_signal(signal.SIGUSR2)
-    await eventually(lambda: crew.said().count("tasks of process") >= 2, within=20)
-    assert "Current thread" in crew.said()
-    assert "tasks.py" in crew.said()
+    await eventually(lambda: crew.log().count("tasks of process") >= 2, within=20)
+    assert "Current thread" in crew.log()
+    assert "tasks.py" in crew.log()
     worker.kill()
 
 
-async def test_metrics_are_told_over_http_and_outlive_a_process(crew: Crew) -> None:
+async def test_metrics_are_served_over_http_and_outlive_a_process(crew: Crew) -> None:
     port = free_port()
     worker = await crew.started("--health-port", f"127.0.0.1:{port}", "-p", "2", children=2)
     for number in range(20):
         await (await crew.tasks.quick.enqueue(number)).result(timeout=20)
     slow = await crew.tasks.slow.enqueue(60.0)
-    (line,) = [one for one in await crew.begun(21) if one.job == slow.id]
+    (line,) = [one for one in await crew.until_started(21) if one.job == slow.id]
     await eventually(lambda: _metric(port, "penstock_worker_running") == 1, within=20)
     assert _metric(port, 'penstock_worker_run_seconds_bucket{le="+Inf"}') == 20
     os.kill(line.pid, signal.SIGKILL)
@@ -183,7 +183,7 @@ def _ask(port: int, path: str) -> int:
 async def test_workers_are_shown_with_what_they_run(crew: Crew, url: str) -> None:
     await crew.started("-c", "3")
     job = await crew.tasks.slow.enqueue(60.0)
-    await crew.begun(1)
+    await crew.until_started(1)
     program = ("-m", "penstock.cli", "workers", "--namespace", crew.name, "--url", url)
     found = json.loads(await _said(*program, "-o", "json"))
     (row,) = found
@@ -204,24 +204,24 @@ async def _said(*program: str) -> str:
 async def test_a_running_job_is_cancelled_at_once(crew: Crew, task: str) -> None:
     worker = await crew.started()
     job = await crew.app.find_task(task).using(timeout=None).enqueue(*([60.0] if task == "slow" else []))
-    (line,) = await crew.begun(1)
+    (line,) = await crew.until_started(1)
     assert await job.cancel() == "cancelling"
     began = await crew.server_time()
     await crew.all_in("cancelled", within=10)
     print(f"cancelled after {await crew.server_time() - began:.0f} ms")
     if task == "endless":
         await gone(line.pid)
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
 
 
-async def test_a_running_job_is_cancelled_with_the_next_renewal_if_no_letter_comes(
+async def test_a_running_job_is_cancelled_with_the_next_renewal_if_no_message_comes(
     tmp_path: Path, single: Server
 ) -> None:
     with proxied(single.port) as proxy:
         async with crew_at(tmp_path, single.url, proxy.url) as crew:
             await crew.started()
             job = await crew.tasks.slow.enqueue(60.0)
-            await crew.begun(1)
+            await crew.until_started(1)
             proxy.mute = True
             assert await job.cancel() == "cancelling"
             await crew.all_in("cancelled", within=15)
@@ -235,7 +235,7 @@ async def test_a_worker_whose_app_fails_at_the_start_says_so_and_ends(crew: Crew
     worker = crew.start()
     await eventually(lambda: worker.poll() is not None, within=30)
     assert worker.returncode == 1
-    assert "no database" in crew.said()
+    assert "no database" in crew.log()
 
 
 async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew) -> None:
@@ -268,22 +268,22 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     assert max(delays) == 60_000
 
 
-async def test_a_spare_that_changed_code_makes_useless_is_ended_without_an_error(crew: Crew) -> None:
+async def test_a_spare_with_outdated_code_is_ended_without_an_error(crew: Crew) -> None:
     worker = await crew.started("--reload")
     await asyncio.sleep(1)  # until the files are watched; nothing says so
     file = crew.folder / "tasks.py"
     for _ in range(2):
         await eventually(lambda: len(tree(worker.pid)) == 2, within=30)  # a child and the spare
-        before = crew.said().count("takes no more jobs")
+        before = crew.log().count("takes no more jobs")
         file.write_text(file.read_text() + "\n# changed\n")
         await eventually(partial(_said_more, crew, before), within=30)
         assert await (await crew.tasks.quick.enqueue(1)).result(timeout=30) == 1
-    assert "SIGKILL" not in crew.said()
-    assert await crew.end(worker) == 0
+    assert "SIGKILL" not in crew.log()
+    assert await crew.stop(worker) == 0
 
 
 def _said_more(crew: Crew, before: int) -> bool:
-    return crew.said().count("takes no more jobs") > before
+    return crew.log().count("takes no more jobs") > before
 
 
 async def test_changed_code_is_loaded_and_code_that_is_broken_is_waited_for(crew: Crew) -> None:
@@ -292,13 +292,13 @@ async def test_changed_code_is_loaded_and_code_that_is_broken_is_waited_for(crew
     text = file.read_text()
     await asyncio.sleep(1)  # until the files are watched; nothing says so
     file.write_text("raise RuntimeError('half written')")
-    await eventually(lambda: "half written" in crew.said(), within=30)
+    await eventually(lambda: "half written" in crew.log(), within=30)
     file.write_text(text.replace("    return n", "    return n + 1", 1))
     job = await crew.tasks.quick.enqueue(1)
     await eventually(lambda: _knows(crew, 2), within=60)
     assert await job.result(timeout=30) in {1, 2}
     assert worker.poll() is None
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
 
 
 async def _knows(crew: Crew, answer: int) -> bool:
@@ -361,9 +361,9 @@ async def test_a_stalled_loop_is_shown_as_such(crew: Crew, url: str) -> None:
 async def test_a_task_that_swallows_its_cancelling_does_not_hold_up_the_end(crew: Crew) -> None:
     worker = await crew.started("--grace", "1s")
     job = await crew.tasks.deaf.enqueue()
-    await crew.begun(1)
+    await crew.until_started(1)
     began = asyncio.get_running_loop().time()
-    assert await crew.end(worker) == 0
+    assert await crew.stop(worker) == 0
     took = asyncio.get_running_loop().time() - began
     print(f"ended after {took:.1f} s")
     assert took < 5  # a second of grace, a second after it, and a machine that may be busy

@@ -72,12 +72,12 @@ async def test_a_supervisor_ends_in_time(tmp_path: Path, own_server: Server, fat
         worker = await crew.started("-c", "4", "--grace", f"{GRACE:g}s")
         await crew.tasks.until.enqueue("told")
         await crew.tasks.until.enqueue("never")
-        await crew.begun(2)
+        await crew.until_started(2)
         fate(own_server)
         crew.let_end("told")
         began = time.monotonic()
-        assert await crew.end(worker, within=30) == 0
-        assert time.monotonic() - began < GRACE + 2 + BUSY, crew.said()
+        assert await crew.stop(worker, within=30) == 0
+        assert time.monotonic() - began < GRACE + 2 + BUSY, crew.log()
         own_server.kill()
         own_server.restart()
         await crew.app.client.engine.init()

@@ -19,11 +19,11 @@ async def suspected(crew: Crew, job: object) -> None:
     assert (await crew.header(job)).crashes == 2
 
 
-async def test_others_start_and_end_while_an_innocent_suspect_runs(crew: Crew) -> None:
+async def test_other_jobs_start_and_end_while_an_innocent_suspect_runs(crew: Crew) -> None:
     job = await crew.tasks.until.enqueue("go")
     await suspected(crew, job)
     await crew.started("-c", "3")
-    (line,) = await crew.begun(1)
+    (line,) = await crew.until_started(1)
     others = [await crew.tasks.quick.enqueue(n) for n in range(10)]
     for n, other in enumerate(others):
         assert await other.result(timeout=30) == n
@@ -34,7 +34,7 @@ async def test_others_start_and_end_while_an_innocent_suspect_runs(crew: Crew) -
     assert (header.state, header.crashes, crew.count()[job.id]) == ("done", 2, 1)
 
 
-async def test_a_suspect_that_kills_its_process_is_buried_and_nobody_else_is_charged(crew: Crew) -> None:
+async def test_a_suspect_that_kills_its_process_is_buried_and_no_other_job_is_charged(crew: Crew) -> None:
     job = await crew.tasks.die.enqueue("killed")
     await suspected(crew, job)
     beside = await crew.tasks.until.enqueue("go")
@@ -58,12 +58,12 @@ async def test_a_suspect_is_not_charged_with_the_death_of_its_worker(crew: Crew)
     job = await crew.tasks.until.enqueue("go")
     await suspected(crew, job)
     supervisor = await crew.started("-c", "3")
-    (line,) = await crew.begun(1)
+    (line,) = await crew.until_started(1)
     (node,) = await crew.nodes()
     child = next(pid for pid in tree(supervisor.pid) if node.worker.split("-")[-2] == str(pid))
     os.kill(child, signal.SIGKILL)
     await gone(line.pid)
-    await crew.begun(2)
+    await crew.until_started(2)
     crew.let_end("go")
     await job.result(timeout=30)
     assert (await crew.header(job)).crashes == 2
@@ -76,8 +76,8 @@ async def test_a_suspect_of_any_kind_finds_in_its_process_what_it_needs(crew: Cr
     attempt, state, pid = await job.result(timeout=30)
     assert (attempt, state) == (3, "state")
     assert (await job.status()).progress is not None
-    await eventually(lambda: "a line of a suspect" in crew.said())
-    assert await crew.end(supervisor) == 0
+    await eventually(lambda: "a line of a suspect" in crew.log())
+    assert await crew.stop(supervisor) == 0
     with_loop = await crew.tasks.guarded_too.enqueue("key", 0.0)  # a `def` that runs a loop of its own
     await suspected(crew, with_loop)
     await crew.started("-c", "3")

@@ -33,14 +33,14 @@ async def test_every_call_is_made_once_and_its_result_comes_back(threads: Thread
     assert sorted(made) == list(range(5_000))
 
 
-async def test_calls_that_block_run_at_once_up_to_the_number(threads: Threads) -> None:
+async def test_calls_that_block_run_at_once_up_to_the_maximum(threads: Threads) -> None:
     for _ in range(3):  # with threads that are new, and with those that wait
         together = threading.Barrier(MOST, timeout=30)
         works = [threads.run(together.wait) for _ in range(MOST)]
         assert sorted(await asyncio.gather(*(work.result() for work in works))) == list(range(MOST))
 
 
-async def test_there_are_never_more_than_the_number(threads: Threads) -> None:
+async def test_threads_are_never_more_than_their_maximum(threads: Threads) -> None:
     running, seen, lock = 0, [], threading.Lock()
 
     def call() -> None:
@@ -65,7 +65,7 @@ async def test_a_call_behind_one_that_blocks_does_not_wait_for_it(threads: Threa
     assert await first.result()
 
 
-async def test_who_is_cancelled_may_wait_again(threads: Threads) -> None:
+async def test_a_waiter_that_is_cancelled_may_wait_again(threads: Threads) -> None:
     release = threading.Event()
     work = threads.run(lambda: release.wait(30))
     for _ in range(3):
@@ -94,7 +94,7 @@ def named() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("penstock_")}
 
 
-async def test_closed_the_threads_end_once_they_have_nothing_to_do() -> None:
+async def test_closed_threads_end_once_they_have_nothing_to_do() -> None:
     before, release = named(), threading.Event()
     threads = Threads(3)
     works = [threads.run(lambda: release.wait(30)) for _ in range(5)]
@@ -108,7 +108,7 @@ async def test_closed_the_threads_end_once_they_have_nothing_to_do() -> None:
     assert not any(thread.is_alive() for thread in ours)
 
 
-async def test_closed_nothing_more_is_taken_and_it_says_so() -> None:
+async def test_closed_threads_refuse_more_calls() -> None:
     release = threading.Event()
     threads = Threads(1)
     work = threads.run(lambda: release.wait(30))
@@ -119,13 +119,13 @@ async def test_closed_nothing_more_is_taken_and_it_says_so() -> None:
         threads.run(lambda: None)
 
 
-async def test_what_was_given_before_it_was_closed_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_threads_finish_the_calls_they_had(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Threads._take
 
-    def slowly(self: Threads, turn: threading.Lock, *, came: bool) -> Any:
-        found = real(self, turn, came=came)
-        time.sleep(0.02 if found[0] is None else 0)
-        return found
+    def slowly(self: Threads, wake: threading.Lock, *, was_woken: bool) -> Any:
+        taken = real(self, wake, was_woken=was_woken)
+        time.sleep(0.02 if taken[0] is None else 0)
+        return taken
 
     monkeypatch.setattr(Threads, "_take", slowly)
     for _ in range(3):
@@ -137,15 +137,15 @@ async def test_what_was_given_before_it_was_closed_is_done(monkeypatch: pytest.M
         assert await asyncio.wait_for(work.result(), 30) == "done"
 
 
-@pytest.mark.parametrize("given", [0, 1, 2])
-async def test_where_the_system_gives_no_more_threads_those_there_are_do_it(
-    monkeypatch: pytest.MonkeyPatch, given: int
+@pytest.mark.parametrize("max_threads", [0, 1, 2])
+async def test_existing_threads_do_the_work_when_the_system_starts_no_more(
+    monkeypatch: pytest.MonkeyPatch, max_threads: int
 ) -> None:
     real = threading.Thread.start
     started: list[threading.Thread] = []
 
     def start(self: threading.Thread) -> None:
-        if len(started) >= given:
+        if len(started) >= max_threads:
             raise RuntimeError("can't start new thread")
         started.append(self)
         real(self)
@@ -153,7 +153,7 @@ async def test_where_the_system_gives_no_more_threads_those_there_are_do_it(
     monkeypatch.setattr(threading.Thread, "start", start)
     threads, made = Threads(MOST), list[int]()
     try:
-        if not given:
+        if not max_threads:
             with pytest.raises(RuntimeError, match="starts no thread"):
                 threads.run(lambda: made.append(0))
             monkeypatch.undo()

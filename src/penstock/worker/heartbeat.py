@@ -30,9 +30,9 @@ from penstock.worker.timer import Timer
 
 log = logging.getLogger("penstock.worker")
 
-BEAT_INTERVAL: Final = 2.0  #: seconds between two notes that a child's loop turns
+BEAT_INTERVAL: Final = 2.0  #: seconds between two signs that a child's loop turns
 SUPERVISOR_RENEWAL: Final = 0.3  #: of a lease, between two renewals by a supervisor
-SUPERVISOR_REAP_INTERVAL: Final = 30.0  #: seconds between two looks for dead workers that no renewal reported
+SUPERVISOR_REAP_INTERVAL: Final = 30.0  #: seconds between two reaps of dead workers that no renewal reported
 
 
 class Heartbeat(Protocol):

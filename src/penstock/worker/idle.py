@@ -1,4 +1,4 @@
-"""Whether there is anything left to do."""
+"""Whether anything is left to do."""
 
 from collections.abc import Sequence
 
@@ -8,30 +8,30 @@ from penstock.engine.read.views import AT_ONE_MOMENT, Views
 
 
 async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
-    """Nothing is ready or running in these queues, and nothing is held that will go on by itself.
+    """Nothing is ready or running in these queues, and no held job will become ready by itself.
 
-    What is paused or scheduled for later does not count.
+    Jobs that are paused or scheduled for later do not count.
     """
     await engine.promote()
     last = await views.last_event()
     paused = await views.queues()
     if await _busy(views, queues, paused):
         return False
-    counts = await views.counts(_named(queues))
+    counts = await views.counts(_names_or_all(queues))
     if len(counts) > AT_ONE_MOMENT and await views.last_event() != last:
-        return False  # so many are counted in pages, and a job may have gone from one that came later to one before
+        return False  # counted in pages: a job may have moved from a later page to an earlier one
     held = [name for name in counts if counts[name].get("held") and not paused.get(name)]
     if not held:
         return True
-    # What a lane has just let go on is ready, and no longer held.
+    # A job that a lane has just let go is ready, and no longer held.
     return not await LaneViews(engine.script_client).opens(held) and not await _busy(views, queues, paused)
 
 
 async def _busy(views: Views, queues: Sequence[str], paused: dict[str, bool]) -> bool:
-    counts = await views.counts(_named(queues))
+    counts = await views.counts(_names_or_all(queues))
     names = [name for name in counts if not paused.get(name)]
     return any(counts[name].get(state) for name in names for state in ("ready", "running"))
 
 
-def _named(queues: Sequence[str]) -> Sequence[str] | None:
+def _names_or_all(queues: Sequence[str]) -> Sequence[str] | None:
     return None if list(queues) == ["*"] else queues

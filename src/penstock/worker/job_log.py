@@ -1,4 +1,4 @@
-"""The lines that jobs write, kept with them: collected for a moment, then sent for all jobs of the worker together."""
+"""The log lines of jobs, stored with them: collected for a moment, then sent together for all jobs of the worker."""
 
 import asyncio
 import logging
@@ -15,61 +15,61 @@ from penstock.model.codec import storable
 
 log = logging.getLogger("penstock.worker")
 
-_JOBS: Final = 20  #: in one call
-_LINES: Final = 200  #: of one job that wait to be sent; of more, the last
-_LONGEST: Final = 2_000  #: characters of one line
-_LEVEL: Final = 50  #: and of its level's name
+_MAX_JOBS: Final = 20  #: in one call
+_MAX_LINES: Final = 200  #: of one job that wait to be sent; of more, the last are kept
+_MAX_TEXT: Final = 2_000  #: characters of one line
+_MAX_LEVEL: Final = 50  #: characters of its level's name
 
 
 class Pending:
-    """What one attempt wrote that was not sent yet."""
+    """The lines of one attempt that were not sent yet."""
 
     __slots__ = ("lines", "sent")
 
     def __init__(self) -> None:
-        self.lines: deque[list[Any]] = deque(maxlen=_LINES)
-        self.sent = 0
+        self.lines: deque[list[Any]] = deque(maxlen=_MAX_LINES)
+        self.sent = 0  #: lines sent before
 
 
 class JobLog:
-    """Keeps what the jobs of one worker write; any thread may write."""
+    """Stores the lines of one worker's jobs; any thread may write them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._dirty: dict[JobContext, None] = {}  #: in the order in which they wrote
+        self._unsent: dict[JobContext, None] = {}  #: jobs with lines to send, in the order in which they wrote
         self._tasks: set[asyncio.Task[None]] = set()
-        self._scheduled = False
+        self._is_scheduled = False
 
     def line(self, context: JobContext, level: str, text: str) -> None:
-        """One more line of a job."""
-        row = [round(time.time() * 1000), context.attempt, storable(level, _LEVEL), storable(text, _LONGEST)]
+        """Add a line of a job."""
+        row = [round(time.time() * 1000), context.attempt, storable(level, _MAX_LEVEL), storable(text, _MAX_TEXT)]
         with self._lock:
             if context.pending is None:
                 context.pending = Pending()
             context.pending.lines.append(row)
-            self._dirty[context] = None
-            scheduled, self._scheduled = self._scheduled, True
-        if not scheduled:
-            self._soon(lambda: self._loop.call_later(PROGRESS_INTERVAL, self._start))
+            self._unsent[context] = None
+            is_scheduled, self._is_scheduled = self._is_scheduled, True
+        if not is_scheduled:
+            self._call_soon(lambda: self._loop.call_later(PROGRESS_INTERVAL, self._start_sending))
 
     def remind(self, context: JobContext, delay: float) -> None:
-        """Have it say its progress after a while."""
-        self._soon(lambda: self._loop.call_later(delay, lambda: self._spawn(context.flush())))
+        """Send the job's progress after a while."""
+        self._call_soon(lambda: self._loop.call_later(delay, lambda: self._spawn(context.flush())))
 
     async def aclose(self) -> None:
         """Send what is left."""
         await self._send()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _soon(self, act: Any) -> None:
+    def _call_soon(self, call: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(act)
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop has been closed meanwhile
             log.debug("a line came too late to be kept")
 
-    def _start(self) -> None:
+    def _start_sending(self) -> None:
         self._spawn(self._send())
 
     def _spawn(self, work: Any) -> None:
@@ -79,10 +79,10 @@ class JobLog:
 
     async def _send(self) -> None:
         with self._lock:
-            dirty, self._dirty, self._scheduled = list(self._dirty), {}, False
-        for start in range(0, len(dirty), _JOBS):
+            unsent, self._unsent, self._is_scheduled = list(self._unsent), {}, False
+        for start in range(0, len(unsent), _MAX_JOBS):
             by_worker: dict[str, list[Any]] = {}
-            for context in dirty[start : start + _JOBS]:
+            for context in unsent[start : start + _MAX_JOBS]:
                 by_worker.setdefault(context.claim[0], []).append(self._row(context))
             for worker, rows in by_worker.items():
                 await self._send_page(worker, rows)
@@ -99,26 +99,26 @@ class JobLog:
     async def _send_page(self, worker: str, rows: list[Any]) -> None:
         try:
             await self._engine.log(worker, rows)
-        except Exception as error:  # noqa: BLE001  (what jobs write must not keep their worker from anything)
+        except Exception as error:  # noqa: BLE001  (the lines of jobs must not stop their worker)
             log.warning("lines of %d jobs could not be kept: %s", len(rows), error)
 
 
 class Capture:
-    """Makes log records, and has what is logged while a job runs kept with it.
+    """A log record factory that stores what is logged while a job runs with the job.
 
-    It is no handler: with one at the root, `logging.basicConfig()` would do nothing, and of a program that sets up no
-    logging nobody would see the warnings.
+    It is not a handler: with a handler at the root, `logging.basicConfig()` would do nothing, and the warnings of a
+    program that sets up no logging would be lost.
     """
 
     def __init__(self, level: str) -> None:
         self._level = logging.getLevelNamesMapping()[level]
         self._format = logging.Formatter().format
-        self.make: Callable[..., logging.LogRecord] = logging.getLogRecordFactory()
-        self.is_on = True
+        self.wrapped: Callable[..., logging.LogRecord] = logging.getLogRecordFactory()
+        self.is_enabled = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = self.make(*args, **kwargs)
-        context = context_or_none() if self.is_on else None
+        record = self.wrapped(*args, **kwargs)
+        context = context_or_none() if self.is_enabled else None
         if context is not None and record.name != JOB_LOGGER and (record.levelno or 0) >= self._level:
             context.keep(str(record.levelname).lower(), self._text(record))
         return record
@@ -132,8 +132,8 @@ class Capture:
 
 @contextmanager
 def captured(level: str) -> Iterator[None]:
-    """While a worker runs; `OFF` keeps only what jobs log themselves."""
-    if level == "OFF" or isinstance(logging.getLogRecordFactory(), Capture):  # that of another worker in this process
+    """Capture log records inside this block; with `OFF` only what jobs log themselves is stored."""
+    if level == "OFF" or isinstance(logging.getLogRecordFactory(), Capture):  # another worker's
         yield
         return
     capture = Capture(level)
@@ -141,6 +141,6 @@ def captured(level: str) -> Iterator[None]:
     try:
         yield
     finally:
-        capture.is_on = False
-        if logging.getLogRecordFactory() is capture:  # else somebody else goes on to use it
-            logging.setLogRecordFactory(capture.make)
+        capture.is_enabled = False
+        if logging.getLogRecordFactory() is capture:  # else somebody wrapped it, and goes on to use it
+            logging.setLogRecordFactory(capture.wrapped)

@@ -254,9 +254,9 @@ class Session:
         self.heartbeat.rearm()
 
     async def _catch_up(self) -> None:
-        """Ask for everything that a message may have told while the subscription was away.
+        """Do whatever a message may have asked for while the subscription was away.
 
-        It may be another server that answers now, or one that lost something.
+        Another server may answer now, or one that lost its last writes.
         """
         self._on_work()
         self.lease_check.request()

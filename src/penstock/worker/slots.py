@@ -80,7 +80,7 @@ class Slots:
             try:
                 log_outcome(running.lease, outcome)
             except Exception:
-                log.exception("job %s: how it ended cannot be told", job_id)
+                log.exception("job %s: how it ended could not be logged", job_id)
         if self.running.get(job_id) is running:
             del self.running[job_id]
         self.stuck.pop(job_id, None)

@@ -205,7 +205,7 @@ async def tick(engine: Engine, due: DueCrons) -> int:
     words: dict[str, str] = {}
     for (schedule, call), raw in zip(calls, answers, strict=True):
         if isinstance(raw, Exception):
-            log.error("schedule %s could not tick: %s; set it anew, or remove it", schedule, raw)
+            log.error("schedule %s could not tick: %s; set it again, or remove it", schedule, raw)
             words[schedule] = "alone"
         else:
             words[schedule] = call.decode(raw)[0]
@@ -222,7 +222,7 @@ def _tick_call(engine: Engine, cron: DueCron, now: int) -> "ScriptCall[tuple[str
     try:
         ticks = plan(cron.id, cron.spec, cron.standing.next, now)
     except (PenstockError, ValueError, OverflowError) as error:
-        log.error("schedule %s cannot be reckoned with here: %s", cron.id, error)  # noqa: TRY400  (the text says it all)
+        log.error("the next times of schedule %s cannot be computed here: %s", cron.id, error)  # noqa: TRY400  (the text says it all)
         return None
     claimed = cron.standing.next if ticks.next != cron.standing.next else -1
     return engine.tick(cron.id, cron.spec, claimed, ticks)

@@ -1,7 +1,7 @@
-"""Tasks that this worker does not know: newer code may, so their jobs are put off and not charged.
+"""Jobs of tasks that this worker does not know: newer code may know them, so they are snoozed and not charged.
 
-Only when no live worker has known a task for ten minutes is its job buried. Since when that is so stands in the job's
-reason, so that it holds across workers and their restarts.
+A job is buried once no live worker has known its task for ten minutes. The start of that time is kept in the job's
+reason, so that it survives a change of workers.
 """
 
 import json
@@ -18,58 +18,58 @@ from penstock.worker.outcome import Buried, Outcome, Snoozed
 
 log = logging.getLogger("penstock.worker")
 
-SHORTEST: Final = 5_000  #: ms until such a job is offered again
-LONGEST: Final = 60_000
-PATIENCE: Final = 600_000  #: ms
-_ASK: Final = 5.0  #: seconds for which an answer about the other workers holds
-_SINCE = re.compile(r"unknown_task since (\S+)\Z")
+MIN_DELAY: Final = 5_000  #: ms until such a job is offered again
+MAX_DELAY: Final = 60_000
+MAX_WAIT: Final = 600_000  #: ms until it is buried
+WORKERS_TTL: Final = 5.0  #: seconds for which the list of tasks that other workers know is used again
+_REASON = re.compile(r"unknown_task since (\S+)\Z")
 
 
 class UnknownTasks:
-    """Decides what becomes of jobs whose task is not known here."""
+    """Decides the outcome of jobs whose task is not known here."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
         self._known: frozenset[str] = frozenset()
-        self._asked = float("-inf")
+        self._asked_at = float("-inf")
 
     async def outcome(self, lease: Lease) -> Outcome:
         task, now = lease.header.task, lease.header.started
         if task in await self._known_elsewhere():
-            return Snoozed(SHORTEST, "unknown_task")
+            return Snoozed(MIN_DELAY, "unknown_task")
         since = _since(lease.header.reason, now)
         if since == now:
             log.warning("job %s: no live worker knows task %r; the job waits for one that does", lease.id, task)
-            return Snoozed(SHORTEST, "unknown_task")
-        if now - since >= PATIENCE:
+            return Snoozed(MIN_DELAY, "unknown_task")
+        if now - since >= MAX_WAIT:
             return Buried("unknown_task", _error(task, since))
-        return Snoozed(min(max(now - since, SHORTEST), LONGEST), f"unknown_task since {_shown(since)}")
+        return Snoozed(min(max(now - since, MIN_DELAY), MAX_DELAY), f"unknown_task since {_shown(since)}")
 
     async def _known_elsewhere(self) -> frozenset[str]:
-        if time.monotonic() - self._asked > _ASK:
-            self._asked = time.monotonic()
+        if time.monotonic() - self._asked_at > WORKERS_TTL:
+            self._asked_at = time.monotonic()
             try:
-                self._known = frozenset(task for node in await self._views.workers() for task in _tasks(node.info))
+                self._known = frozenset(task for node in await self._views.workers() for task in _tasks_in(node.info))
             except PenstockError as error:
-                log.debug("which tasks other workers know could not be asked: %s", error)
+                log.debug("the tasks of other workers could not be listed: %s", error)
         return self._known
 
 
-def _tasks(info: str) -> list[str]:
+def _tasks_in(info: str) -> list[str]:
     try:
-        found: Any = json.loads(info)["tasks"]
-        return [task for task in found if isinstance(task, str)]
+        tasks: Any = json.loads(info)["tasks"]
+        return [task for task in tasks if isinstance(task, str)]
     except (ValueError, TypeError, KeyError):
         return []
 
 
 def _since(reason: str, now: int) -> int:
-    """Since when nobody knows it, in ms of the server's clock; a reason without a time was given the shortest ago."""
+    """When the task was last known, in ms of the server's clock; without a time in the reason, a delay ago."""
     if reason == "unknown_task":
-        return now - SHORTEST
-    found = _SINCE.match(reason)
+        return now - MIN_DELAY
+    match = _REASON.match(reason)
     try:
-        return int(datetime.fromisoformat(found[1]).timestamp() * 1000) if found else now
+        return int(datetime.fromisoformat(match[1]).timestamp() * 1000) if match else now
     except ValueError:
         return now
 

@@ -216,7 +216,7 @@ class Worker:
 
     async def _finish(self, session: Session) -> None:
         self._slots.is_draining = session.is_stopping = True
-        self._processes.close_doors()
+        self._processes.refuse_waiting()
         self._slots.announce_shutdown()
         await _within(self.grace, self._slots.drained())
         self.cut()

@@ -1,9 +1,9 @@
-"""The process that jobs' processes come from: `python -m penstock.worker.executors.fork_server`.
+"""The process that starts the processes of jobs: `python -m penstock.worker.executors.fork_server`.
 
-It imports what the tasks are in and runs nothing else of it, so that every job begins in the same clean process: a fork
-of this one. Where a fork is not safe, on anything but Linux or once a module has started threads, each job begins in a
-process started by exec instead, which imports those modules anew. Either leads a session of its own. When it ends, or
-must, this process kills whatever it left in its group; when the worker ends, in any way, that of all.
+It imports the modules of the tasks and runs none of them, so that each job begins in the same clean process: a fork of
+this one. Where a fork is not safe (not on Linux, or a module has started threads), each job gets a process started by
+exec instead, which imports the modules again. Either leads a session of its own. When a job's process ends or is
+killed, this process kills whatever it left in its group; when the worker ends, in any way, it does so for all.
 """
 
 import gc
@@ -23,107 +23,107 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from penstock.worker.executors.parent_death import hear_of_parent, tie_to_parent
-from penstock.worker.executors.process_main import Home, LogForwarder, load, run_job
+from penstock.worker.executors.parent_death import signal_on_parent_death, tie_to_parent
+from penstock.worker.executors.process_main import LogForwarder, TaskLocation, load, run_job
 
-#: What is said on the socket, each with a number and a code, which only `ended` needs.
+#: A message on the socket: a word, the number of a process, and a code that only `ENDED` uses.
 MESSAGE: Final = struct.Struct("<cIi")
-READY: Final = b"r"  #: from here on jobs' processes are started at once
-START: Final = b"s"  #: one for the socket that comes with it
+READY: Final = b"r"  #: the modules are imported
+START: Final = b"s"  #: start a process with the socket that comes along
 KILL: Final = b"k"
 ENDED: Final = b"e"  #: with the exit code, below zero for a signal
 
 
-class Template:
-    """Starts, kills and buries the processes of jobs, as its worker says."""
+class ForkServer:
+    """Starts, kills and reaps the processes of jobs, as its worker says."""
 
-    def __init__(self, control: socket.socket, setup: dict[str, Any], teller: LogForwarder) -> None:
+    def __init__(self, control: socket.socket, setup: dict[str, Any], log_forwarder: LogForwarder) -> None:
         self._control = control
         self._setup = setup
-        self._teller = teller
-        self._numbers: dict[int, int] = {}  #: those that live, by pid
-        self._reading, self._writing = os.pipe()
-        self._forks = sys.platform == "linux" and _is_single_threaded()
+        self._log_forwarder = log_forwarder
+        self._numbers: dict[int, int] = {}  #: pid → number of each process that is alive
+        self._wake_read, self._wake_write = os.pipe()  #: a byte for each SIGCHLD
+        self._can_fork = sys.platform == "linux" and _is_single_threaded()
 
     def serve(self) -> NoReturn:
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._writing, False)
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        hear_of_parent()  # and no longer die with it: there may be jobs to be killed
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal_on_parent_death()  # instead of dying with it: there may be jobs to kill
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        poll.register(self._reading, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
         self._control.sendall(MESSAGE.pack(READY, 0, 0))
         while True:
-            if os.getppid() != self._setup["parent"]:  # some process that the worker forked may keep the socket open
-                self._leave()
+            if os.getppid() != self._setup["parent"]:  # a process that the worker forked may keep the socket open
+                self._exit()
             ready = {file for file, _ in poll.poll()}
-            if self._reading in ready:
+            if self._wake_read in ready:
                 with suppress(BlockingIOError):
-                    os.read(self._reading, 4096)
-                self._bury()
+                    os.read(self._wake_read, 4096)
+                self._reap()
             if self._control.fileno() in ready:
-                self._obey()
+                self._handle_message()
 
-    def _obey(self) -> None:
+    def _handle_message(self) -> None:
         message, files = b"", list[int]()
         with suppress(OSError):
             message, files, _, _ = socket.recv_fds(self._control, MESSAGE.size, 1)
         if len(message) < MESSAGE.size:
-            self._leave()
+            self._exit()
         word, number, _ = MESSAGE.unpack(message)
         if word == START:
             self._start(number, files[0])
         else:
-            for pid in [pid for pid, found in self._numbers.items() if found == number]:
+            for pid in [pid for pid, own in self._numbers.items() if own == number]:
                 _kill(pid)
 
     def _start(self, number: int, file: int) -> None:
         try:
-            pid = self._forked(file) if self._forks else self._spawned(file)
+            pid = self._fork(file) if self._can_fork else self._spawn(file)
         except OSError as error:
-            self._say(number, error.errno or 1)
+            self._send_ended(number, error.errno or 1)
         else:
             self._numbers[pid] = number
         finally:
             os.close(file)
 
-    def _forked(self, file: int) -> int:
+    def _fork(self, file: int) -> int:
         if pid := os.fork():
             return pid
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for inherited in (self._control.fileno(), self._reading, self._writing):
+            for inherited in (self._control.fileno(), self._wake_read, self._wake_write):
                 os.close(inherited)
             tie_to_parent(self._setup["pid"])
-            run_job(socket.socket(fileno=file), self._teller)
+            run_job(socket.socket(fileno=file), self._log_forwarder)
         finally:
             os._exit(1)
 
-    def _spawned(self, file: int) -> int:
-        os.set_inheritable(file, True)  # noqa: FBT003 - by place only
+    def _spawn(self, file: int) -> int:
+        os.set_inheritable(file, True)  # noqa: FBT003 - positional only
         setup = json.dumps(self._setup | {"parent": os.getpid(), "socket": file, "job": True})
         return os.posix_spawn(sys.executable, [sys.executable, *self._setup["flags"], *_MODULE, setup], os.environ)
 
-    def _bury(self) -> None:
-        """Clean up after those that have ended."""
+    def _reap(self) -> None:
+        """Clean up after processes that have ended."""
         for pid, number in list(self._numbers.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 _kill_group(pid)  # what it has started and left behind
                 del self._numbers[pid]
-                self._say(number, os.waitstatus_to_exitcode(status))
+                self._send_ended(number, os.waitstatus_to_exitcode(status))
 
-    def _say(self, number: int, code: int) -> None:
+    def _send_ended(self, number: int, code: int) -> None:
         try:
             self._control.sendall(MESSAGE.pack(ENDED, number, code))
         except OSError:
-            self._leave()
+            self._exit()
 
-    def _leave(self) -> NoReturn:
+    def _exit(self) -> NoReturn:
         for pid in self._numbers:
             _kill(pid)
         os._exit(0)
@@ -133,7 +133,7 @@ _MODULE: Final = ("-m", "penstock.worker.executors.fork_server")
 
 
 def _kill(pid: int) -> None:
-    """A job's process and its group; one that is just being started may not lead it yet."""
+    """Kill a job's process and its group, which it may not lead yet if it has just been started."""
     _kill_group(pid)
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
@@ -145,19 +145,19 @@ def _kill_group(pid: int) -> None:
 
 
 def _is_single_threaded() -> bool:
-    """Whether a fork is safe; libraries that stop their threads for a fork are given the chance to do so."""
+    """Whether a fork is safe. One fork is tried first, as some libraries stop their threads for it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads, which is what is asked here
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which is the question here
         if (pid := os.fork()) == 0:
             os._exit(0)
     os.waitpid(pid, 0)
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def _import(homes: Iterable[Home]) -> None:
-    for home in homes:
-        with suppress(BaseException):  # the job hears of it
-            load(home)
+def _import_modules(locations: Iterable[TaskLocation]) -> None:
+    for location in locations:
+        with suppress(BaseException):  # the job will fail with it
+            load(location)
 
 
 def main() -> None:
@@ -168,17 +168,17 @@ def main() -> None:
     if "job" in setup:
         os.setsid()
     sys.path[:] = setup["path"]
-    teller = LogForwarder()
-    logging.basicConfig(level=logging.INFO, handlers=[teller])
+    log_forwarder = LogForwarder()
+    logging.basicConfig(level=logging.INFO, handlers=[log_forwarder])
     sock = socket.socket(fileno=setup["socket"])
     if "job" in setup or sys.platform == "linux":
-        _import(msgspec.convert(setup["homes"], list[Home]))
+        _import_modules(msgspec.convert(setup["locations"], list[TaskLocation]))
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or every fork would write it
+        stream.flush()  # or every fork would write it again
     gc.freeze()  # what was imported is shared with every fork
     if "job" in setup:
-        run_job(sock, teller)
-    Template(sock, setup | {"pid": os.getpid()}, teller).serve()
+        run_job(sock, log_forwarder)
+    ForkServer(sock, setup | {"pid": os.getpid()}, log_forwarder).serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Dying with one's parent."""
+"""Ending a process when its parent ends."""
 
 import ctypes
 import os
@@ -13,26 +13,26 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def tie_to_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, where it can; elsewhere a closed pipe must say so."""
+    """Have the kernel kill this process when its parent dies; where it cannot, a closed pipe must tell."""
     _die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # it died before the call above
         os._exit(1)
 
 
 def watch_parent(parent: int) -> None:
-    """Die with it where the kernel cannot see to that and no socket tells of it."""
+    """End with the parent where the kernel cannot do that and no socket tells of its end."""
     if sys.platform != "linux":
-        threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
+        threading.Thread(target=_poll_parent, args=(parent,), name="penstock-parent", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _poll_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     die()
 
 
-def hear_of_parent() -> None:
-    """From now on this process is only told: when its parent dies, or the thread that made it, SIGTERM comes."""
+def signal_on_parent_death() -> None:
+    """From now on a parent's death only sends SIGTERM; so does the end of the thread that started this process."""
     _die_with_parent(signal.SIGTERM)
 
 
@@ -43,7 +43,7 @@ def _die_with_parent(number: int) -> None:
 
 
 def die() -> None:
-    """End this process and its whole group, at once; only for one that leads its group."""
+    """End this process at once, with its whole group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,6 +1,6 @@
-"""The process of one job: it runs that job, tells its worker how it ended, and ends.
+"""The process of one job: it runs the job, sends its outcome to the worker, and ends.
 
-Frames of msgpack come and go on a socket. It does not watch for the end of its worker: who started it kills it then.
+Messages are frames of msgpack on a socket. It does not watch for the end of its worker: the fork server kills it then.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from penstock.worker.outcome import Raised, describe_error, names_of
 
 log = logging.getLogger("penstock.worker")
 
-_LENGTH: Final = struct.Struct("<I")
-_LONGEST_LINE: Final = 100_000  #: characters of a log line that is passed on
-_LONGEST_NAME: Final = 1_000  #: and of each name that is passed on with it
-_RECORD: Final = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
+_FRAME_LENGTH: Final = struct.Struct("<I")
+_MAX_LOG_TEXT: Final = 100_000  #: characters of a log line that is passed on
+_MAX_LOG_NAME: Final = 1_000  #: and of each name that is passed on with it
+_LOG_FIELDS: Final = ("name", "levelno", "levelname", "created", "process", "job", "task", "attempt")
 _pack = msgspec.msgpack.Encoder(enc_hook=str).encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 
-class Home(msgspec.Struct, array_like=True, frozen=True):
+class TaskLocation(msgspec.Struct, array_like=True, frozen=True):
     """Where a task is defined."""
 
     module: str
@@ -53,7 +53,7 @@ class Home(msgspec.Struct, array_like=True, frozen=True):
 class JobOrder(msgspec.Struct, array_like=True, frozen=True):
     """A job to run."""
 
-    home: Home
+    location: TaskLocation
     id: str
     header: bytes
     payload: bytes
@@ -66,9 +66,9 @@ class Frames:
         self._reader, self._writer = reader, writer
 
     async def read(self) -> list[Any]:
-        (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-        found: list[Any] = _unpack(await self._reader.readexactly(length))
-        return found
+        (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
+        message: list[Any] = _unpack(await self._reader.readexactly(length))
+        return message
 
     def write(self, value: Any) -> None:
         self._writer.write(_frame(value))
@@ -79,147 +79,149 @@ class Frames:
 
 def _frame(value: Any) -> bytes:
     raw = _pack(value)
-    return _LENGTH.pack(len(raw)) + raw
+    return _FRAME_LENGTH.pack(len(raw)) + raw
 
 
 class Parent:
-    """The process' side of it: one order, and words in answer to what was said."""
+    """The process's side of the socket: it reads one order, and answers to progress."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._stream = sock.makefile("rb")
-        self._lock = threading.RLock()  # what is said may log, or be interrupted by a signal handler that does
+        self._lock = threading.RLock()  # sending may log, or be interrupted by a signal handler that logs
 
-    def say(self, word: str, *values: Any) -> None:
-        self.send(_frame([word, *values]))
+    def send(self, word: str, *values: Any) -> None:
+        self.send_frame(_frame([word, *values]))
 
-    def send(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         with self._lock:
             self._socket.sendall(frame)
 
-    def order(self) -> JobOrder:
+    def read_order(self) -> JobOrder:
         return msgspec.convert(self._read(), JobOrder)
 
     def _read(self) -> list[Any]:
-        head = self._stream.read(_LENGTH.size)
-        if len(head) < _LENGTH.size:
-            os._exit(1)  # whoever gives the orders is gone
-        found: list[Any] = _unpack(self._stream.read(_LENGTH.unpack(head)[0]))
-        return found
+        head = self._stream.read(_FRAME_LENGTH.size)
+        if len(head) < _FRAME_LENGTH.size:
+            os._exit(1)  # the worker is gone
+        message: list[Any] = _unpack(self._stream.read(_FRAME_LENGTH.unpack(head)[0]))
+        return message
 
-    def progress(self, _worker: str, _job_id: str, _number: int, text: str) -> "Answer":
-        """What a job's context asks of the engine, asked through the worker."""
-        return Answer(self, text)
+    def progress(self, _worker: str, _job_id: str, _number: int, text: str) -> "ProgressAnswer":
+        """Stands in for the engine's method: the worker sends the progress."""
+        return ProgressAnswer(self, text)
 
-    def ask(self, text: str) -> str:
+    def send_progress(self, text: str) -> str:
         with self._lock:
-            self.say("progress", text)
+            self.send("progress", text)
             word: str = self._read()[1]
         if word.startswith("failed "):
             raise PenstockError(word.removeprefix("failed "))
         return word
 
 
-class Answer:
-    """Awaited or not, it blocks this process for a moment: nothing else runs in it."""
+class ProgressAnswer:
+    """Awaited or not, it blocks this process for a moment; nothing else runs in it."""
 
     def __init__(self, parent: Parent, text: str) -> None:
         self._parent, self._text = parent, text
 
     def __await__(self) -> Any:
-        return self._parent.ask(self._text)
+        return self._parent.send_progress(self._text)
         yield
 
     def sync(self) -> str:
-        return self._parent.ask(self._text)
+        return self._parent.send_progress(self._text)
 
 
 class LogForwarder(logging.Handler):
-    """Log records go to the worker, which writes them as it writes its own."""
+    """Sends log records to the worker, which writes them like its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.parent: Parent | None = None  #: none while modules are imported: the worker has written what that logs
+        self.parent: Parent | None = None  #: None during imports, whose records the worker has written already
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.parent is None:
             return
         try:
-            told = {name: _plain(found) for name in _RECORD if (found := getattr(record, name, None)) is not None}
-            frame = _frame(["log", told | {"msg": storable(self.format(record), _LONGEST_LINE)}])
+            fields = {name: _plain(value) for name in _LOG_FIELDS if (value := getattr(record, name, None)) is not None}
+            frame = _frame(["log", fields | {"msg": storable(self.format(record), _MAX_LOG_TEXT)}])
         except Exception:  # noqa: BLE001  (as any handler does with a record that cannot be formatted)
             self.handleError(record)
         else:
-            self.parent.send(frame)
+            self.parent.send_frame(frame)
 
 
 def _plain(value: Any) -> int | float | str:
-    """What a job put into a record, as something that can be sent."""
+    """A value that a job put into a record, as one that can be sent."""
     is_number = type(value) is float or (type(value) is int and abs(value) < 2**63)
-    return value if is_number else storable(str(value), _LONGEST_NAME)
+    return value if is_number else storable(str(value), _MAX_LOG_NAME)
 
 
-def find(home: Home) -> Task[..., Any, Any]:
-    """The task, with everything that its module makes of it."""
-    module = load(home)
-    for found in vars(module).values():
-        if isinstance(found, Task) and found.name == home.task:
-            return found
-    found = module
-    for name in home.qualname.split("."):
-        found = getattr(found, name, None)
-    if isinstance(found, Task):
-        return found
+def find(location: TaskLocation) -> Task[..., Any, Any]:
+    """The task as its module has it, with whatever the module did to it."""
+    module = load(location)
+    for value in vars(module).values():
+        if isinstance(value, Task) and value.name == location.task:
+            return value
+    value = module
+    for name in location.qualname.split("."):
+        value = getattr(value, name, None)
+    if isinstance(value, Task):
+        return value
     for value in vars(module).values():  # a task that only its app knows
         program = getattr(value, "program", None)
-        task = program.tasks.get(home.task) if isinstance(program, Program) else None
-        if task is not None and task.function.__qualname__ == home.qualname:
+        task = program.tasks.get(location.task) if isinstance(program, Program) else None
+        if task is not None and task.function.__qualname__ == location.qualname:
             return task
-    raise BadOption(f"{home.task}: a process finds no such task in {home.module!r}; keep it under a name of the module")
+    raise BadOption(
+        f"{location.task}: a process finds no such task in {location.module!r}; keep it under a name of the module"
+    )
 
 
-def load(home: Home) -> Any:
+def load(location: TaskLocation) -> Any:
     """The module of a task."""
-    if not home.file:
-        return importlib.import_module(home.module)
-    if home.module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(home.module, Path(home.file))
+    if not location.file:
+        return importlib.import_module(location.module)
+    if location.module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(location.module, Path(location.file))
         assert spec is not None
         assert spec.loader is not None
-        sys.modules[home.module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[home.module])
-    return sys.modules[home.module]
+        sys.modules[location.module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[location.module])
+    return sys.modules[location.module]
 
 
-class Host:
-    """Runs one order within the app's lifespan.
+class JobRunner:
+    """Runs one job inside the app's lifespan.
 
-    An async function runs on the loop of this process. Any other runs without one, as it would in a thread.
+    An async function runs on the loop of this process, any other without a loop, as it would in a thread.
     """
 
     def __init__(self, parent: Parent, runner: asyncio.Runner) -> None:
         self._parent = parent
         self._runner = runner
-        self._around = contextvars.copy_context()
+        self._context = contextvars.copy_context()
         self._stack = AsyncExitStack()
-        self._is_inside = False  #: a lifespan; a function that needs no loop gets none, as that takes as long as a fork
+        self._has_lifespan = False  #: without one, no loop is made for it: that takes as long as a fork
 
     def run(self, order: JobOrder) -> None:
         try:
-            task = find(order.home)
+            task = find(order.location)
         except BaseException as error:  # noqa: BLE001  (a module may fail in any way)
-            return self._parent.say("missing", *_taken_apart(error))
+            return self._parent.send("missing", *_error_values(error))
         try:
             result = self._result(order, task)
-        except BaseException as error:  # noqa: BLE001  (whatever it was, the worker hears of it)
-            self._parent.say("raised", *_taken_apart(error))
+        except BaseException as error:  # noqa: BLE001  (whatever it was, the worker is told)
+            self._parent.send("raised", *_error_values(error))
         else:
-            self._parent.say("done", result)
+            self._parent.send("done", result)
 
-    def leave(self) -> None:
-        """End the lifespan; the job has ended, so an error here is only logged."""
+    def end_lifespan(self) -> None:
+        """The job has ended, so an error of the lifespan is only logged."""
         try:
-            if self._is_inside:
+            if self._has_lifespan:
                 self._await(self._stack.aclose())
         except Exception:
             log.exception("the lifespan of the app failed at its end, in the process of a job")
@@ -227,14 +229,14 @@ class Host:
     def _result(self, order: JobOrder, task: Task[..., Any, Any]) -> bytes:
         envelope = open_envelope(order.payload)
         args, kwargs = task.signature.decode(envelope.args, envelope.status)
-        found = read_running(order.header)
-        lease = Lease(order.id, found, order.payload, found.ready)
-        context = JobContext(lease, "", 0, self._parent, self._state(task))
-        self._around.run(enter, context)
+        record = read_running(order.header)
+        lease = Lease(order.id, record, order.payload, record.ready)
+        context = JobContext(lease, "", 0, self._parent, self._lifespan_state(task))
+        self._context.run(enter, context)
         if task.is_async or task.options.executor == "async":
             value = self._await(_called(task, args, kwargs))
         else:
-            value = self._around.run(task.function, *args, **kwargs)
+            value = self._context.run(task.function, *args, **kwargs)
         if context.unsent:
             self._await(context.flush())
         try:
@@ -242,23 +244,23 @@ class Host:
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, PayloadTooLarge) as error:
             raise Bury("result_not_storable") from error
 
-    def _state(self, task: Task[..., Any, Any]) -> Any:
-        """What the app's lifespan gives in this process."""
+    def _lifespan_state(self, task: Task[..., Any, Any]) -> Any:
+        """What the app's lifespan yields in this process."""
         program = task.program
         if program is None or program.lifespan is None:
             return None
-        self._is_inside = True
+        self._has_lifespan = True
         return self._await(self._stack.enter_async_context(program.lifespan()))
 
     def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
-        value, error = self._runner.run(_caught(work), context=self._around)
+        value, error = self._runner.run(_caught(work), context=self._context)
         if error is not None:
             raise error
         return value
 
 
 async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """A loop does not survive SystemExit and KeyboardInterrupt; as values they pass."""
+    """SystemExit and KeyboardInterrupt would end the loop; as values they do not."""
     try:
         return await work, None
     except BaseException as error:  # noqa: BLE001  (raised again outside of the loop)
@@ -270,7 +272,7 @@ async def _called(task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, 
     return await value if task.is_async else value
 
 
-def _taken_apart(error: BaseException) -> list[Any]:
+def _error_values(error: BaseException) -> list[Any]:
     try:
         delay, reason = getattr(error, "delay", None), storable(str(getattr(error, "reason", "")), 200)
         kind = next((kind.__name__ for kind in (Retry, Snooze, Bury) if isinstance(error, kind)), "")
@@ -281,7 +283,7 @@ def _taken_apart(error: BaseException) -> list[Any]:
 
 
 def rebuild(values: list[Any]) -> BaseException:
-    """What was raised in a process, as far as it can travel."""
+    """The error that was raised in a process, as far as it can be sent."""
     kind, delay, reason, names, described = values
     match kind:
         case "Retry":
@@ -293,18 +295,18 @@ def rebuild(values: list[Any]) -> BaseException:
     return Raised(frozenset(names), described)
 
 
-def run_job(sock: socket.socket, teller: LogForwarder) -> NoReturn:
-    """One job, from its order to the end of this process."""
+def run_job(sock: socket.socket, log_forwarder: LogForwarder) -> NoReturn:
+    """Run one job, then end this process."""
     parent = Parent(sock)
     watch_parent(os.getppid())
-    parent.say("ready", os.getpid())
-    order = parent.order()
-    teller.parent = parent
+    parent.send("ready", os.getpid())
+    order = parent.read_order()
+    log_forwarder.parent = parent
     with asyncio.Runner() as runner:
-        host = Host(parent, runner)
-        host.run(order)
-        host.leave()
+        job_runner = JobRunner(parent, runner)
+        job_runner.run(order)
+        job_runner.end_lifespan()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # whatever the job did to it
+        with suppress(OSError, ValueError, AttributeError):  # whatever the job did to the stream
             stream.flush()
     os._exit(0)

@@ -20,39 +20,39 @@ from penstock.api.context import JobContext
 from penstock.api.task import Task
 from penstock.model.options import module_name
 from penstock.worker.executors.fork_server import ENDED, KILL, MESSAGE, START
-from penstock.worker.executors.process_main import Frames, Home, JobOrder, rebuild
+from penstock.worker.executors.process_main import Frames, JobOrder, TaskLocation, rebuild
 from penstock.worker.outcome import NoProcess, NotFound, NotStarted, ProcessDied
 
 log = logging.getLogger("penstock.worker")
 
-FEWEST: Final = 4  #: processes at once, however few cores there are: some jobs wait for others
-ENDING: Final = 5.0  #: seconds that a process gets to end by itself, with the app's lifespan, once its job has
-SPEAKING: Final = 1.0  #: seconds until all that a process had said has been read after its end
+MIN_PROCESSES: Final = 4  #: at once, however few cores there are, because some jobs wait for others
+EXIT_TIMEOUT: Final = 5.0  #: seconds that a process and the app's lifespan in it get to end after the job
+READ_TIMEOUT: Final = 1.0  #: seconds to read what a process had sent before its end
 
 
 class Processes:
-    """Has a fresh process started for each job, at most so many at once."""
+    """Gives each job a fresh process; only so many run at once."""
 
-    def __init__(self, most: int, tasks: Mapping[str, Task[..., Any, Any]]) -> None:
+    def __init__(self, max_processes: int, tasks: Mapping[str, Task[..., Any, Any]]) -> None:
         self._tasks = tasks
-        self._room = asyncio.Semaphore(min(most, max(FEWEST, os.cpu_count() or 1)))
+        self._room = asyncio.Semaphore(min(max_processes, max(MIN_PROCESSES, os.cpu_count() or 1)))
         self._closing = asyncio.Event()
-        self._starting: asyncio.Task[_Starter] | None = None
+        self._starting: asyncio.Task[_ForkServerClient] | None = None
 
-    def close_doors(self) -> None:
-        """Whoever still waits for a process gets none."""
+    def refuse_waiting(self) -> None:
+        """Jobs that still wait for a process get none."""
         self._closing.set()
 
     async def take(self, *, waits: bool = True) -> "_Process":
-        """One that is ready to run a job; neither the wait for it nor its start is part of the job's time.
+        """A process that is ready to run a job; neither the wait nor its start counts as the job's time.
 
-        `waits`: until there are not too many.
+        `waits`: wait while too many run.
         """
         if not waits:
-            return await self._fresh()
-        await self._enter()
+            return await self._new_process()
+        await self._wait_for_room()
         try:
-            process = await self._fresh()
+            process = await self._new_process()
         except BaseException:
             self._room.release()
             raise
@@ -60,9 +60,9 @@ class Processes:
         return process
 
     async def give_back(self, process: "_Process") -> None:
-        """Returns when it has ended, and whatever its job had started and left behind."""
+        """Wait until it has ended, and everything that its job had started and left behind."""
         try:
-            await _to_the_end(process)
+            await _end(process)
         finally:
             if process.takes_room:
                 self._room.release()
@@ -73,7 +73,7 @@ class Processes:
             with suppress(BaseException):
                 await (await self._starting).close()
 
-    async def _enter(self) -> None:
+    async def _wait_for_room(self) -> None:
         entering = asyncio.ensure_future(self._room.acquire())
         closing = asyncio.ensure_future(self._closing.wait())
         try:
@@ -89,30 +89,30 @@ class Processes:
         if not entered:
             raise NotStarted("the worker stops")
 
-    async def _fresh(self) -> "_Process":
+    async def _new_process(self) -> "_Process":
         try:
-            process = (await self._starter()).start()
+            process = (await self._fork_server()).start()
             try:
                 await process.ready()
             except BaseException:
-                await _to_the_end(process)
+                await _end(process)
                 raise
         except (OSError, NoProcess) as error:
             log.error("no process for a job could be started: %s", error)  # noqa: TRY400  (the text says it all)
             raise NoProcess(str(error)) from None
         return process
 
-    async def _starter(self) -> "_Starter":
-        """The one that is there, or a new one; whoever needs it meanwhile waits for the same."""
+    async def _fork_server(self) -> "_ForkServerClient":
+        """The fork server that is there, or a new one; concurrent callers wait for the same one."""
         starting = self._starting
-        if starting is None or (starting.done() and (starting.exception() or not starting.result().alive)):
-            homes = {(home.module, home.file): home for home in map(home_of, self._tasks.values())}
-            starting = self._starting = asyncio.create_task(_started(list(homes.values())))
+        if starting is None or (starting.done() and (starting.exception() or not starting.result().is_alive)):
+            locations = {(place.module, place.file): place for place in map(location_of, self._tasks.values())}
+            starting = self._starting = asyncio.create_task(_start_fork_server(list(locations.values())))
         return await asyncio.shield(starting)
 
 
-async def _to_the_end(process: "_Process") -> None:
-    """To be cancelled only hastens this: no process outlives its job, and no result is lost for it."""
+async def _end(process: "_Process") -> None:
+    """Wait for its end; a cancel only kills it: no process outlives its job, and no result is lost."""
     ending = asyncio.ensure_future(process.end())
     while not ending.done():
         try:
@@ -124,34 +124,34 @@ async def _to_the_end(process: "_Process") -> None:
 class _Process:
     """The process of one job and the socket to it."""
 
-    def __init__(self, starter: "_Starter", number: int, sock: socket.socket) -> None:
-        self._starter = starter
+    def __init__(self, server: "_ForkServerClient", number: int, sock: socket.socket) -> None:
+        self._server = server
         self._number = number
         self._socket = sock
         self._frames: Frames | None = None
-        self._said = False  #: how its job has ended
+        self._has_outcome = False  #: it has sent how its job ended
         self.takes_room = False
         self.pid = 0
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     async def ready(self) -> None:
-        """Until it has been started; it says so by itself."""
+        """Wait until it has started; it sends its process id then."""
         reader, writer = await asyncio.open_connection(sock=self._socket)
         self._frames = Frames(reader, writer)
-        self.ended.add_done_callback(self._hang_up_soon)
+        self.ended.add_done_callback(self._close_soon)
         try:
             _, self.pid = await self._frames.read()
         except (OSError, EOFError):
-            raise NoProcess(f"it {died(await self._code())} before it could run the job") from None
+            raise NoProcess(f"it {died(await self._exit_code())} before it could run the job") from None
 
     async def run(self, task: Task[..., Any, Any], context: JobContext) -> bytes:
-        """The result, packed; or what was raised there, ProcessDied, or NotFound if it does not find the task."""
+        """The packed result. It raises what the job raised, ProcessDied, or NotFound if the task is not found there."""
         assert self._frames is not None
         lease = context.lease
-        self._frames.write(JobOrder(home_of(task), lease.id, msgspec.msgpack.encode(lease.found), lease.payload))
+        self._frames.write(JobOrder(location_of(task), lease.id, msgspec.msgpack.encode(lease.found), lease.payload))
         while True:
             word, *values = await self._next(context)
-            self._said = True
+            self._has_outcome = True
             match word:
                 case "done":
                     return bytes(values[0])
@@ -159,16 +159,16 @@ class _Process:
                     raise rebuild(values)
                 case "missing":
                     raise NotFound from rebuild(values)
-            self._said = False
+            self._has_outcome = False
 
     async def _next(self, context: JobContext | None) -> list[Any]:
-        """What it says of its job's end; what it says before is seen to."""
+        """The next message about its job's end; those before it, as log records, are handled here."""
         assert self._frames is not None
         while True:
             try:
                 word, *values = await self._frames.read()
             except (OSError, EOFError):
-                raise ProcessDied(f"the process of the job {died(await self._code())}") from None
+                raise ProcessDied(f"the process of the job {died(await self._exit_code())}") from None
             match word:
                 case "progress" if context is not None:
                     await self._progress(context, values[0])
@@ -182,29 +182,29 @@ class _Process:
         assert self._frames is not None
         try:
             self._frames.write(["word", await context.report(text)])
-        except Exception as error:  # noqa: BLE001  (it is the job's to hear of)
+        except Exception as error:  # noqa: BLE001  (the job gets the error)
             self._frames.write(["word", f"failed {error}"])
 
-    async def _code(self) -> int | None:
-        """How it ended; one that only closed its socket is killed."""
-        await asyncio.wait((self.ended,), timeout=SPEAKING)
+    async def _exit_code(self) -> int | None:
+        """Its exit code; if it only closed its socket, it is killed."""
+        await asyncio.wait((self.ended,), timeout=READ_TIMEOUT)
         self.kill()
         return await self.ended
 
-    def _hang_up_soon(self, _ended: Any) -> None:
-        """Some process that left its group may keep the other end of the socket open."""
+    def _close_soon(self, _ended: Any) -> None:
+        """A process that left its group may keep the other end of the socket open."""
         assert self._frames is not None
-        asyncio.get_running_loop().call_later(SPEAKING, self._frames.close)
+        asyncio.get_running_loop().call_later(READ_TIMEOUT, self._frames.close)
 
     def kill(self) -> None:
         if not self.ended.done():
-            self._starter.kill(self._number)
+            self._server.kill(self._number)
 
     async def end(self) -> None:
-        """It ends by itself if it has told how its job ended; else it is killed."""
-        if self._said:
+        """It ends by itself if it has sent how its job ended; else it is killed."""
+        if self._has_outcome:
             with suppress(TimeoutError, ProcessDied):
-                async with asyncio.timeout(ENDING):
+                async with asyncio.timeout(EXIT_TIMEOUT):
                     await self._next(None)
         self.kill()
         await self.ended
@@ -213,27 +213,27 @@ class _Process:
         self._socket.close()
 
 
-async def _started(homes: list[Home]) -> "_Starter":
-    starter = _Starter(homes)
+async def _start_fork_server(locations: list[TaskLocation]) -> "_ForkServerClient":
+    server = _ForkServerClient(locations)
     try:
-        await starter.ready()
+        await server.ready()
     except BaseException:
-        await starter.close()
+        await server.close()
         raise
-    return starter
+    return server
 
 
-class _Starter:
-    """The worker's side of the template."""
+class _ForkServerClient:
+    """The worker's side of the fork server."""
 
-    def __init__(self, homes: list[Home]) -> None:
+    def __init__(self, locations: list[TaskLocation]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
             setup = {"path": sys.path, "flags": flags, "parent": os.getpid(), "socket": theirs.fileno()}
-            setup["homes"] = [[home.module, home.file, home.qualname, home.task] for home in homes]
-            # A session of its own: when all of the worker's group is killed, it still kills the processes of jobs.
-            self._template = subprocess.Popen(  # noqa: S603  (this very Python)
+            setup["locations"] = [[place.module, place.file, place.qualname, place.task] for place in locations]
+            # It leads a session: if the worker's whole group is killed, it still kills the processes of jobs.
+            self._popen = subprocess.Popen(  # noqa: S603  (this very Python)
                 [sys.executable, *flags, "-m", "penstock.worker.executors.fork_server", json.dumps(setup)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -246,11 +246,11 @@ class _Starter:
         self._listening: asyncio.Task[None] | None = None
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._listening is not None and not self._listening.done()
 
     async def ready(self) -> None:
-        """Until it has imported the modules of the tasks."""
+        """Wait until it has imported the modules of the tasks."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket.dup())
         try:
             await self._reader.readexactly(MESSAGE.size)
@@ -266,26 +266,26 @@ class _Starter:
             try:
                 socket.send_fds(self._socket, [MESSAGE.pack(START, number, 0)], [theirs.fileno()])
             except OSError:
-                self._lost(number, None)
+                self._process_ended(number, None)
                 raise
         return process
 
     def kill(self, number: int) -> None:
-        with suppress(OSError):  # it is gone, and all others with it
+        with suppress(OSError):  # the fork server is gone, and all processes with it
             self._socket.send(MESSAGE.pack(KILL, number, 0))
 
     async def close(self) -> None:
-        """Its end is that of all processes that it has started."""
+        """End it, and with it all processes that it has started."""
         self._socket.close()
         if self._writer is not None:
             self._writer.transport.abort()
         try:
-            async with asyncio.timeout(SPEAKING):
-                while self._template.poll() is None:  # noqa: ASYNC110  (a process is no event)
+            async with asyncio.timeout(READ_TIMEOUT):
+                while self._popen.poll() is None:  # noqa: ASYNC110  (the end of a process sets no event)
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            self._template.kill()
-            self._template.wait()
+            self._popen.kill()
+            self._popen.wait()
         if self._listening is not None:
             await asyncio.wait((self._listening,))
 
@@ -294,7 +294,7 @@ class _Starter:
             while True:
                 word, number, code = MESSAGE.unpack(await reader.readexactly(MESSAGE.size))
                 if word == ENDED:
-                    self._lost(number, code)
+                    self._process_ended(number, code)
         except (OSError, EOFError):
             pass
         finally:
@@ -302,9 +302,9 @@ class _Starter:
                 with suppress(ProcessLookupError, PermissionError):
                     if process.pid:
                         os.killpg(process.pid, signal.SIGKILL)
-                self._lost(number, None)
+                self._process_ended(number, None)
 
-    def _lost(self, number: int, code: int | None) -> None:
+    def _process_ended(self, number: int, code: int | None) -> None:
         process = self._processes.pop(number, None)
         if process is not None and not process.ended.done():
             process.ended.set_result(code)
@@ -322,10 +322,12 @@ def died(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def home_of(task: Task[..., Any, Any]) -> Home:
+def location_of(task: Task[..., Any, Any]) -> TaskLocation:
     """Where another process finds this task."""
     function = task.function
     module = function.__module__
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None) if module == "__main__" and not getattr(main, "__spec__", None) else None
-    return Home(module_name(module), str(Path(file).resolve()) if file else "", function.__qualname__, task.name)
+    return TaskLocation(
+        module_name(module), str(Path(file).resolve()) if file else "", function.__qualname__, task.name
+    )

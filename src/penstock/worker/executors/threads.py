@@ -1,9 +1,8 @@
-"""Threads for jobs that block the one they run in.
+"""Threads for jobs that block.
 
-Most of them are short, and to wake a thread takes longer than such a job does. So one thread at a time is on its way:
-when it has taken a job and finds more, it wakes the next. What waits for something lets that one run at once; what is
-done before takes the next job itself. Results come back together as well: the loop is woken once for all that are
-there.
+Most such jobs are short, and waking a thread takes longer than they do. So one thread is woken at a time: when it has
+taken a job and more wait, it wakes the next. If its job blocks, the next thread runs at once; if its job ends first, it
+takes the next job itself. Results are batched as well: the loop is woken once for all results that are there.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """A call that a thread makes. It cannot be stopped, so whoever waits for it and is cancelled may wait again."""
+    """A call that a thread makes. It cannot be stopped, so a waiter that is cancelled may wait again."""
 
     __slots__ = ("_loop", "_result", "_waiter", "call")
 
@@ -33,30 +32,30 @@ class Work(Generic[T]):
             await self._waiter
         return self._result[0]
 
-    def end(self, result: T) -> None:
-        """On the loop: it is done."""
+    def set_result(self, result: T) -> None:
+        """Set the result, on the loop."""
         self._result = (result,)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class Threads:
-    """As many threads as work needs, up to a number; they are there until `close`."""
+    """As many threads as the work needs, up to a maximum; they stay until `close`."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_threads: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._most = most
+        self._max_threads = max_threads
         self._lock = threading.Lock()
         self._waiting: deque[Work[Any]] = deque()
         self._idle: list[threading.Lock] = []  #: each idle thread waits until its own is released
         self._threads: list[threading.Thread] = []
-        self._is_one_coming = False
+        self._is_waking = False
         self._closed = False
         self._ended: deque[tuple[Work[Any], Any]] = deque()
-        self._is_told = False  #: will the loop look at what ended?
+        self._is_loop_woken = False  #: the loop will deliver what has ended
 
     def run(self, call: Callable[[], T]) -> Work[T]:
-        """Have a thread call this, which must not raise; a RuntimeError if there is none and none can be started."""
+        """Call this in a thread; it must not raise. RuntimeError if there is no thread and none can be started."""
         work = Work(call)
         with self._lock:
             if self._closed:
@@ -73,24 +72,24 @@ class Threads:
         return self._closed
 
     def close(self, *, wait: bool = False) -> None:
-        """Threads end when they have nothing to do."""
+        """Have threads end when nothing waits."""
         with self._lock:
             self._closed = True
-            for turn in self._idle:
-                turn.release()
+            for wake in self._idle:
+                wake.release()
             self._idle.clear()
         if wait:
             for thread in self._threads:
                 thread.join()
 
     def _wake(self) -> None:
-        if self._is_one_coming or not self._waiting:
+        if self._is_waking or not self._waiting:
             return
         if self._idle:
             self._idle.pop().release()
-        elif len(self._threads) == self._most or not self._add_thread():
+        elif len(self._threads) == self._max_threads or not self._add_thread():
             return
-        self._is_one_coming = True
+        self._is_waking = True
 
     def _add_thread(self) -> bool:
         thread = threading.Thread(target=self._serve, name=f"penstock_{len(self._threads)}", daemon=True)
@@ -102,41 +101,41 @@ class Threads:
         return True
 
     def _serve(self) -> None:
-        turn, came = threading.Lock(), True
-        turn.acquire()
+        wake, was_woken = threading.Lock(), True
+        wake.acquire()
         while True:
-            work, closed = self._take(turn, came=came)
+            work, closed = self._take(wake, was_woken=was_woken)
             if work is not None:
-                came = False
-                self._end(work, work.call())
+                was_woken = False
+                self._deliver_soon(work, work.call())
             elif closed:
                 return
             else:
-                turn.acquire()
-                came = True
+                wake.acquire()
+                was_woken = True
 
-    def _take(self, turn: threading.Lock, *, came: bool) -> tuple[Work[Any] | None, bool]:
-        """What is next, and whether there will be nothing any more."""
+    def _take(self, wake: threading.Lock, *, was_woken: bool) -> tuple[Work[Any] | None, bool]:
+        """The next work, and whether there will never be any more."""
         with self._lock:
-            if came:
-                self._is_one_coming = False
+            if was_woken:
+                self._is_waking = False
             if self._waiting:
                 work = self._waiting.popleft()
                 self._wake()
                 return work, False
             if not self._closed:
-                self._idle.append(turn)
+                self._idle.append(wake)
             return None, self._closed
 
-    def _end(self, work: Work[T], result: T) -> None:
+    def _deliver_soon(self, work: Work[T], result: T) -> None:
         self._ended.append((work, result))
-        if not self._is_told:
-            self._is_told = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._tell)
+        if not self._is_loop_woken:
+            self._is_loop_woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._deliver)
 
-    def _tell(self) -> None:
-        self._is_told = False  # first: what ends from now on is found below, or tells again
+    def _deliver(self) -> None:
+        self._is_loop_woken = False  # first: a result that comes now is delivered below, or wakes the loop again
         while self._ended:
             work, result = self._ended.popleft()
-            work.end(result)
+            work.set_result(result)

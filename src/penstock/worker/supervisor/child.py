@@ -25,7 +25,7 @@ log = logging.getLogger("penstock.worker")
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """What a child is told when it is started."""
+    """The settings that a child is started with."""
 
     app: str | None = None
     url: str | None = None

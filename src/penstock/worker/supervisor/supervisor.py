@@ -75,7 +75,7 @@ class Plan:
 
 
 class Supervisor:
-    """Children of one app, until it is told to stop."""
+    """Runs children of one app until it is told to stop."""
 
     def __init__(self, plan: Plan, on_hello: Callable[[dict[str, Any]], None]) -> None:
         """`on_hello` gets what the first child says of the app."""
@@ -315,5 +315,5 @@ async def _restarted(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             return await loop()
         except Exception:
-            log.exception("a loop of the supervisor failed; it begins anew")
+            log.exception("a loop of the supervisor failed; it is restarted")
             await asyncio.sleep(1)
