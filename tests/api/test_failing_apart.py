@@ -121,7 +121,7 @@ async def test_a_step_of_the_timer_that_always_fails_slows_no_other(
 ) -> None:
     """And so for everything else that a worker does: leasing, settling, renewing."""
     engine, shop = app.client.engine, Shop(app)
-    monkeypatch.setattr(timer, "PRUNE", 0.2)
+    monkeypatch.setattr(timer, "PRUNE_INTERVAL", 0.2)
     monkeypatch.setattr(
         engine, step, lambda *_, **__: engine.script_client.call("reap", (), bytes)
     )  # it lacks its arguments
