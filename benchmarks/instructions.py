@@ -77,6 +77,11 @@ class Round:
         async with self.app.batch() as batch:
             await batch.add_many(map(self.nothing.call, range(number)))
 
+    async def unique(self, number: int) -> None:
+        self._keys = getattr(self, "_keys", 0) + number
+        first = self._keys - number
+        await self.app.enqueue_many(self.nothing.using(unique=f"key-{first + i}").call(i) for i in range(number))
+
     async def single(self, number: int) -> None:
         for i in range(number):
             await self.nothing.enqueue(i)
@@ -136,7 +141,7 @@ def main() -> None:
     if not shutil.which("callgrind_control"):
         raise SystemExit("this needs valgrind: install Debian's package of that name")
     print(f"thousand instructions of the server a job, in pages of {PAGE}; single: one enqueue after another")
-    for kind in ("plain", "batch", "locked", "single"):
+    for kind in ("plain", "batch", "locked", "unique", "single"):
         for step, thousands in asyncio.run(measure(kind)).items():
             print(f"{kind:8}{step:20}{thousands:8.1f}", flush=True)
 

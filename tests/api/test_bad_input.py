@@ -30,9 +30,11 @@ from penstock import (
     Snooze,
     UnknownTask,
 )
+from penstock.engine.record.layout import INLINE
+from penstock.engine.record.record import read_payload
 from penstock.model.settings import load
 from tests.api.looks import in_state, on_both
-from tests.engine.factories import header_of, raw, spoil
+from tests.engine.factories import raw, record_of, rewrite, rewrite_payload, spoil
 
 LONG = "x" * 10_000
 
@@ -483,7 +485,7 @@ async def test_a_payload_that_cannot_be_decoded_goes_to_the_dead_letter_as_it_is
     jobs = [await echo.using(id=f"with-a-header-{n}").enqueue(1) for n in range(len(garbage))]
     client, keys = await raw(app.client.engine), app.client.engine.keys
     for job, payload in zip(jobs, garbage, strict=True):
-        await client.hset(keys("payloads"), job.id, payload)
+        await rewrite_payload(app.client.engine, job.id, payload)
     good = await echo.enqueue(7)
     async with app.worker():
         assert await good.result(timeout=5) == 7
@@ -492,16 +494,16 @@ async def test_a_payload_that_cannot_be_decoded_goes_to_the_dead_letter_as_it_is
                 await job.result(timeout=5)
     for job, payload in zip(jobs, garbage, strict=True):
         assert await client.zscore(keys("dead"), job.id)
-        assert await client.hget(keys("payloads"), job.id) == payload
+        assert read_payload(await record_of(app.client.engine, job.id)) == payload
         assert (await job.status()).attempts[0].message
 
 
 async def test_a_payload_that_is_gone_buries_its_job(app: Penstock) -> None:
     @app.task
-    async def echo(x: int) -> int:
+    async def echo(x: int, more: str = "") -> int:
         return x
 
-    job, good = await echo.using(id="with-a-header").enqueue(1), await echo.enqueue(2)
+    job, good = await echo.using(id="with-a-header").enqueue(1, "." * INLINE), await echo.enqueue(2)
     client, keys = await raw(app.client.engine), app.client.engine.keys
     await client.hdel(keys("payloads"), job.id)
     async with app.worker():
@@ -567,8 +569,7 @@ async def test_an_unknown_task_in_a_record_is_put_off_and_charges_nothing(app: P
 
     job, good = await here.using(id="with-a-header").enqueue(), await here.enqueue()
     engine = app.client.engine
-    header = msgspec.structs.replace(await header_of(engine, job.id), task="not here")
-    await (await raw(engine)).hset(engine.keys("jobs"), job.id, msgspec.msgpack.encode(header))
+    await rewrite(engine, job.id, task="not here")
     async with app.worker():
         await in_state(job, "scheduled")
         assert await good.result(timeout=5) == 1

@@ -32,26 +32,12 @@ from penstock import (
     Unavailable,
 )
 from penstock.engine.answers import Leased
-from penstock.engine.record.record import read_header
 from penstock.engine.transport.script_client import ScriptCall, ScriptClient
-from penstock.model.header import Header
 from penstock.worker.slots import Slots
 from tests.api.looks import eventually, in_state, own_app, twin
 from tests.conftest import namespace
-from tests.engine.factories import raw
+from tests.engine.factories import raw, rewrite_payload, rewrite_raw
 from tests.servers import Server, running
-
-FIELD = {name: place for place, name in enumerate(Header.__struct_fields__)}
-
-
-async def rewrite_raw(app: Penstock, job: Job[Any], **fields: Any) -> None:
-    """Wrong types into a header."""
-    client, key = await raw(app.client.engine), app.client.engine.keys("jobs")
-    values = msgspec.msgpack.decode(msgspec.msgpack.encode(read_header(await client.hget(key, job.id))))
-    for name, value in fields.items():
-        values[FIELD[name]] = value
-    await client.hset(key, job.id, msgspec.msgpack.encode(values))
-
 
 # ---- 1 wrong values to the task
 
@@ -119,7 +105,7 @@ async def test_a_payload_with_a_garbled_backoff_ends_in_the_dead_letter(app: Pen
 
     job = await fail.using(id="with-a-header").enqueue()
     payload = msgspec.msgpack.encode([{}, [], -1, ["foo"]])
-    await (await raw(app.client.engine)).hset(app.client.engine.keys("payloads"), job.id, payload)
+    await rewrite_payload(app.client.engine, job.id, payload)
     async with app.worker(concurrency=1, grace=0.1):
         with pytest.raises(JobFailed):
             await job.result(timeout=2)
@@ -230,7 +216,7 @@ async def test_a_header_with_a_wrong_type_stops_nobody_else(app: Penstock, field
     async def echo(x: int) -> int:
         return x
 
-    await rewrite_raw(app, await echo.enqueue(1), **fields)
+    await rewrite_raw(app.client.engine, (await echo.enqueue(1)).id, **fields)
     async with app.worker(grace=0.1):
         assert await (await echo.enqueue(2)).result(timeout=2) == 2
 

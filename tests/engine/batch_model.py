@@ -6,11 +6,11 @@ of every call: which batches end here, and what they make.
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.engine.engine import DEEPEST, NewBatch
 from penstock.engine.keys import SEPARATOR
+from penstock.engine.record.record import read_new
 from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, status_of
 from penstock.model.header import FINISHED, Header, State
 
@@ -161,7 +161,7 @@ class Batches:
             job_id += f"-{b.created}"  # the batch that had this id before has made that one
         assert job_id not in self.model.jobs
         self.made[job_id] = status_of(batch, b)
-        header = msgspec.msgpack.decode(getattr(self.specs[batch], what).header, type=Header)
+        header = read_new(getattr(self.specs[batch], what).header)
         self.model.make(job_id, header, b"", f"batch {batch}")
 
     def _tell(self, verb: str, batch: str, note: str = "") -> None:

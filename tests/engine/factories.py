@@ -12,13 +12,15 @@ from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine, NewBatch, NewJob
 from penstock.engine.keys import KINDS
 from penstock.engine.read.views import Views
-from penstock.engine.record.record import read_payload
+from penstock.engine.record.layout import INLINE, NUMBERS, USUAL
+from penstock.engine.record.record import form_in, pack, read_payload, write
 from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, Ending, read_state, read_status
 from penstock.model.header import Header
 from penstock.model.schedule import ScheduleSpec, Standing, first, plan, unpack_standing
 from tests.conftest import Clock
 
 LIFE = 10_000
+LARGE = b"." * INLINE  #: a payload that is kept apart from its record
 
 
 def new_job(job_id: str | None = None, *, payload: bytes = b"payload", **fields: Any) -> NewJob:
@@ -35,7 +37,7 @@ def new_batch(batch_id: str, *, then: bool = True, on_failure: bool = True, **fi
 
 
 def _made(name: str) -> bytes:
-    return msgspec.msgpack.encode(Header(state="", task=f"tasks:{name}", queue="ends"))
+    return pack(Header(state="", task=f"tasks:{name}", queue="ends"))
 
 
 async def open_batch(engine: Engine, batch_id: str, *jobs: NewJob, **fields: Any) -> None:
@@ -67,8 +69,12 @@ def all_payloads(jobs: dict[str, bytes], apart: dict[str, bytes]) -> dict[str, b
 
 async def made_by(engine: Engine, batch_id: str) -> dict[str, BatchStatus]:
     """What the batch has made so far, `then-1` or `on_failure-1`, and the status that it carries."""
-    payloads = await (await raw(engine)).hgetall(engine.keys("payloads"))
-    rows = {name.decode(): value for name, value in payloads.items() if name.startswith(f"{batch_id}@".encode())}
+    client = await raw(engine)
+    jobs, apart = [
+        {name.decode(): value for name, value in (await client.hgetall(engine.keys(kind))).items() if name}
+        for kind in ("jobs", "payloads")
+    ]
+    rows = {name: value for name, value in all_payloads(jobs, apart).items() if name.startswith(f"{batch_id}@")}
     return {name.partition("@")[2]: read_status(value[1:-1]) for name, value in rows.items()}
 
 
@@ -163,20 +169,21 @@ async def populate(engine: Engine) -> TestWorker:
     await enqueue(engine, new_job("tomb", keep=0))
     await engine.cancel(["tomb"])
     await engine.prune()
-    await enqueue(engine, *map(new_job, ("done", "silent", "dead")), new_job("unkept", keep=0))
+    await enqueue(engine, new_job("done"), new_job("silent"), new_job("dead", payload=LARGE), new_job("unkept", keep=0))
     done, silent, dead, unkept = await worker.lease(4)
     await worker.complete(done, b"result")
     await worker.complete(silent)
     await worker.bury(dead)
     await worker.complete(unkept, b"result")
-    await enqueue(engine, new_job("running", unique="r", expires=90_000), new_job("cancelling", queue="other"))
+    await enqueue(engine, new_job("running", unique="r", expires=90_000, payload=LARGE))
+    await enqueue(engine, new_job("cancelling", queue="other"))
     await worker.lease(2)
     await engine.cancel(["cancelling"])
     await enqueue(engine, new_job("cancelled"))
     await engine.cancel(["cancelled"])
     waiting = [
-        new_job("ready", unique="u", expires=60_000),
-        new_job("scheduled", due=5_000, expires=70_000, unique="s"),
+        new_job("ready", unique="u", expires=60_000, payload=LARGE),
+        new_job("scheduled", due=5_000, expires=70_000, unique="s", payload=LARGE),
     ]
     await enqueue(engine, *waiting)
     await (await TestWorker(engine, "sleeper", ("empty",)).register()).lease()
@@ -235,13 +242,24 @@ async def spoil(engine: Engine, job_id: str, header: bytes = b"\xc1") -> None:
 
 
 async def rewrite(engine: Engine, job_id: str, **fields: Any) -> None:
-    """Change fields of a header, and nothing that should follow from them; its payload is kept apart from then on."""
-    client = await raw(engine)
-    inside = read_payload(await client.hget(engine.keys("jobs"), job_id))
-    if inside is not None:
-        await client.hset(engine.keys("payloads"), job_id, inside)
+    """Change fields of a header, and nothing that should follow from them."""
+    inside = read_payload(await record_of(engine, job_id))
     changed = msgspec.structs.replace(await header_of(engine, job_id), **fields)
-    await client.hset(engine.keys("jobs"), job_id, msgspec.msgpack.encode(changed))
+    await (await raw(engine)).hset(engine.keys("jobs"), job_id, write(changed, inside))
+
+
+async def rewrite_payload(engine: Engine, job_id: str, payload: bytes) -> None:
+    """Another payload, small enough to be part of its record."""
+    header = msgspec.structs.replace(await header_of(engine, job_id), size=len(payload))
+    await (await raw(engine)).hset(engine.keys("jobs"), job_id, write(header, payload))
+
+
+async def rewrite_raw(engine: Engine, job_id: str, **fields: Any) -> None:
+    """Values of rare fields that a header cannot have, of wrong types, into a record."""
+    more = [part for name, value in fields.items() for part in (NUMBERS[name], value)]
+    header = msgspec.structs.replace(await header_of(engine, job_id), **{name: getattr(USUAL, name) for name in fields})
+    record = write(header, read_payload(await record_of(engine, job_id)), tuple(more))
+    await (await raw(engine)).hset(engine.keys("jobs"), job_id, record)
 
 
 # Looking
@@ -257,6 +275,17 @@ async def forget_scripts(engine: Engine) -> None:
     client = await raw(engine)
     await client.script_flush()
     await client.function_flush()
+
+
+async def record_of(engine: Engine, job_id: str) -> bytes:
+    found: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
+    return found
+
+
+def is_rare(record: bytes) -> bool:
+    """Whether it says anything rare of its job."""
+    _, _, rare = form_in(record)
+    return rare > 0
 
 
 async def header_of(engine: Engine, job_id: str) -> Header:

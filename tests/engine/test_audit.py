@@ -106,7 +106,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("sequence", "a place in line not given out yet", _hset("meta", "seq", "0")),
     ("sequence", "a fence not given out yet", _hset("meta", "fence", "0")),
     ("starts", "a start too many", _header("done", starts=2)),
-    ("claim", "a claim without a run", _header("done", claim="worker\x1f1")),
+    ("claim", "a claim without a run", _header("cancelled", claim="worker\x1f1")),
     ("due", "in line before its time", _header("ready", due=2 * 10**12)),
     ("cancelling", "flagged after its end", _flagged_after_its_end),
     ("reason", "dead for no reason", _header("dead", reason="")),

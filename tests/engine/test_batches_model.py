@@ -67,11 +67,12 @@ def stored(world: World) -> dict[str, Any]:
     answer: Any = world.client.eval(READ, len(keys), *keys)
     *parts, events = answer
     found: dict[str, Any] = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
+    payloads = all_payloads(found["jobs"], found["payloads"])
     return found | {
-        "payloads": all_payloads(found["jobs"], found["payloads"]),
+        "payloads": payloads,
         **{name: {member: int(score) for member, score in found[name].items()} for name in ZSETS},
         "jobs": {job_id: comparable(read_header(raw)) for job_id, raw in found["jobs"].items()},
-        "made": {one: read_status(raw[1:-1]) for one, raw in found["payloads"].items() if "@" in one},
+        "made": {one: read_status(raw[1:-1]) for one, raw in payloads.items() if "@" in one},
         "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
         "unique": {name: holder.decode() for name, holder in found["unique"].items()},
         "counts": {name: int(n) for name, n in found["counts"].items() if n != b"0" and not name.endswith("held")},

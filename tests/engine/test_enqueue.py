@@ -242,7 +242,7 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     assert len(await happened(engine)) == ALIKE
 
 
-# A single job takes a shorter way (lib/single.lua)
+# A plain job takes a shorter way (lib/plain.lua)
 
 SETTINGS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "nothing set": lambda engine: engine.resume("mail"),
@@ -284,7 +284,7 @@ async def test_a_single_job_does_what_one_among_others_does(
         await twin.script_client.endpoint.aclose()
 
 
-# A page of jobs alike does, too (lib/page.lua)
+# A page of plain jobs does, too
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)

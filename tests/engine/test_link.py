@@ -149,6 +149,15 @@ async def test_a_layout_that_is_not_known_is_refused_and_not_touched(url: str, v
     await engine.script_client.endpoint.aclose()
 
 
+async def test_data_of_an_older_layout_is_refused_and_the_message_says_what_to_do(engine: Engine) -> None:
+    await enqueue(engine, new_job("a"))
+    client = await raw(engine)
+    await client.hset(engine.keys("meta"), "schema", "4")
+    with pytest.raises(SchemaMismatch, match="let the version that wrote it finish its jobs, or use another namespace"):
+        await engine.cancel(["a"])
+    await client.hset(engine.keys("meta"), "schema", SCHEMA)
+
+
 # The server lost its data
 
 

@@ -8,11 +8,14 @@ import pytest
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.lane_views import LaneViews
+from penstock.engine.record.layout import LETTERS, OWNER
 from penstock.engine.record.record import is_owner
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.reconcile import reconcile
 from penstock.errors import PenstockError
 from tests.engine.factories import TestWorker, call_of, enqueue, new_job, raw, states
+
+OWNED = LETTERS["ready"].encode() + bytes([OWNER])  #: how the record of a job begins that owns its lock
 
 
 async def lane_of(engine: Engine, name: str = "lock:t") -> list[Any] | None:
@@ -191,7 +194,7 @@ async def test_an_owner_that_its_lock_does_not_know_is_found_and_mended(engine: 
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "ab"))
     client: Any = await raw(engine)
     record = await client.hget(engine.keys("jobs"), "b")
-    await client.hset(engine.keys("jobs"), "b", b"\x99\x02" + record[2:])
+    await client.hset(engine.keys("jobs"), "b", OWNED + record[2:])
     assert {finding.rule for finding in await audit(engine)} >= {"owners"}
     await reconcile(engine)
     assert await audit(engine) == []

@@ -6,6 +6,7 @@ from penstock.engine.read.views import Views
 from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
+    LARGE,
     LIFE,
     TestWorker,
     dump,
@@ -129,7 +130,7 @@ async def test_young_and_few_changes_nothing_stored_of_jobs(engine: Engine, cloc
 
 async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Clock) -> None:
     await _finish(engine, "old")
-    await enqueue(engine, new_job("waiting"), new_job("spoilt", keep=1_000))
+    await enqueue(engine, new_job("waiting"), new_job("spoilt", keep=1_000, payload=LARGE))
     await engine.cancel(["spoilt"])
     clock.advance(10_000)
     await spoil(engine, "spoilt")

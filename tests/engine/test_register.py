@@ -1,6 +1,8 @@
 """register: a worker begins its life."""
 
-from penstock.engine.engine import Engine
+import pytest
+
+from penstock.engine.engine import LONGEST_WORKER, Engine
 from penstock.engine.read.views import Node, Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, listening, new_job
@@ -62,3 +64,12 @@ async def test_it_moves_no_job_and_writes_no_event(engine: Engine) -> None:
     changed = {key for key in before if before[key] != after[key]}
     assert changed == {engine.keys(name) for name in ("workers", "lives", "nodes", "meta")}
     assert await happened(engine) == [("enqueue", "a", "")]
+
+
+async def test_the_longest_name_of_a_worker_fits_into_a_record_and_a_longer_one_is_refused(engine: Engine) -> None:
+    worker = await TestWorker(engine, "w" * LONGEST_WORKER).register()
+    await enqueue(engine, new_job("a"))
+    leased = await engine.lease(worker.name, 2**53 - 1)
+    assert leased.leases[0].header.claim == f"{worker.name}\x1f{2**53 - 1}"
+    with pytest.raises(ValueError, match="at most"):
+        engine.register("w" * (LONGEST_WORKER + 1), LIFE)

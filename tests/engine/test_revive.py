@@ -8,6 +8,7 @@ from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
 from tests.engine.factories import (
     HOLD,
+    LARGE,
     LIFE,
     TestWorker,
     dump,
@@ -112,7 +113,7 @@ async def test_an_id_twice_in_a_page_is_revived_once(engine: Engine) -> None:
 
 
 async def test_a_header_that_cannot_be_read_is_missing_and_holds_up_nobody(engine: Engine) -> None:
-    await enqueue(engine, new_job("spoilt"), new_job("a"))
+    await enqueue(engine, new_job("spoilt", payload=LARGE), new_job("a"))
     await engine.cancel(["spoilt", "a"])
     await spoil(engine, "spoilt")
     assert await engine.revive(["spoilt", "a"]) == ["missing", "ok"]

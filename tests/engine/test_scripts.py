@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.engine.keys import KINDS, Keys
-from penstock.engine.scripts import load
+from penstock.engine.scripts import constants_in, load
 from penstock.errors import BadOption
 from penstock.model.header import Header
 
@@ -55,3 +55,8 @@ def test_all_keys_and_channels_of_a_namespace_have_one_hash_tag() -> None:
     names = [keys(name).decode() for name in KINDS] + [keys.mailbox("w"), keys.timer]
     assert {name.partition("{")[2].partition("}")[0] for name in names} == {"shop:eu/1"}
     assert len(set(names)) == len(KINDS) + 2
+
+
+def test_constants_are_put_where_code_names_them_and_not_into_strings_or_comments() -> None:
+    assert constants_in("call('SEP', \"STATE\", h[STATE]) -- STATE") == "call('SEP', \"STATE\", h[1]) -- STATE"
+    assert constants_in(r"f('it\'s STATE', STATE, 'a -- b', TASK)") == r"f('it\'s STATE', 1, 'a -- b', 2)"

@@ -10,9 +10,9 @@ import msgspec
 from penstock.api.lane import check_limit
 from penstock.api.task import Call, Task
 from penstock.engine.engine import DEEPEST, NewBatch
+from penstock.engine.record.record import pack
 from penstock.errors import BadArguments, BadOption, BatchNotFound, BatchSealed, PenstockError
 from penstock.model.batch_state import BatchSpec, BatchStatus, Ending
-from penstock.model.codec import encode
 from penstock.model.durations import Duration, milliseconds
 from penstock.model.header import new_id
 from penstock.model.options import free_text, job_id, priority_of
@@ -105,7 +105,7 @@ def _ending(what: str, task: AnyTask | None, sample: BatchStatus) -> Ending:
     if len(bound) != 1 or next(iter(bound.values())) is not sample:
         raise BadOption(f"{what}={task.name}: its first parameter must take the BatchStatus")
     header = msgspec.structs.replace(header, unique="", nonce="")
-    return Ending(encode(header), *task.payload_around(next(iter(bound))))
+    return Ending(pack(header), *task.payload_around(next(iter(bound))))
 
 
 def _sample(batch_id: str, name: str, parent: str) -> BatchStatus:

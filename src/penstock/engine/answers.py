@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.record.record import Begun, BegunLaned, Running, read_header, read_running
+from penstock.engine.record.record import Running, read_header, read_running
 from penstock.errors import QueueFull
 from penstock.model.batch_state import BatchStatus, read_status
 from penstock.model.header import Attempt, Header
@@ -47,7 +47,7 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     """A worker's hold on a job."""
 
     id: str
-    found: Running | Begun | BegunLaned
+    found: Running
     payload: bytes
     ready: Header  #: what does not change while it runs, and is shared by those alike
 

@@ -13,6 +13,7 @@ import msgspec
 from penstock.engine import answers
 from penstock.engine.answers import Chores, Due, DueCrons, EnqueueAnswer, Leased, Renewed, Watched, WatchedBatch
 from penstock.engine.keys import KINDS, SEPARATOR, Keys
+from penstock.engine.record.layout import LONGEST_CLAIM
 from penstock.engine.record.record import is_plain, pack
 from penstock.engine.transport.roundtrip import Argument
 from penstock.engine.transport.script_client import ScriptCall, ScriptClient
@@ -24,6 +25,7 @@ from penstock.model.schedule import ScheduleSpec, Source, Ticks, job_of
 from penstock.model.schedule import pack as pack_spec
 from penstock.server.endpoint import Endpoint
 
+LONGEST_WORKER: Final = LONGEST_CLAIM - 17  #: bytes of its name: a claim also has a call number
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
 ALIKE: Final = 250  #: the same for new jobs with one label, without a lane or a batch, which takes no longer
 ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
@@ -222,6 +224,8 @@ class Engine:
     # Workers' lives
 
     def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> ScriptCall[str]:
+        if len(worker.encode()) > LONGEST_WORKER:
+            raise ValueError(f"the name of a worker has at most {LONGEST_WORKER} bytes: {worker[:50]}…")
         return self.script_client.call("register", (worker, life, info, *queues), bytes.decode)
 
     def renew(self, life: int, workers: Sequence[str]) -> ScriptCall[Renewed]:
@@ -315,7 +319,7 @@ class Engine:
 
     def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> ScriptCall[str]:
         """A job of this schedule here and now, under an id that names this request."""
-        args = (schedule, spec.version, job_id, _pack(spec.header), spec.payload)
+        args = (schedule, spec.version, job_id, pack(spec.header), spec.payload)
         return self.script_client.call("run_cron", args, bytes.decode)
 
     def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> ScriptCall[DueCrons]:
@@ -326,7 +330,7 @@ class Engine:
         """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
-        return self.script_client.call("tick", (*head, _pack(spec.header), spec.payload, *jobs), answers.read_ticked)
+        return self.script_client.call("tick", (*head, pack(spec.header), spec.payload, *jobs), answers.read_ticked)
 
     # Batches
 

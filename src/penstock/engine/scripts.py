@@ -24,13 +24,13 @@ import msgspec
 
 from penstock.engine.functions import library, words_of
 from penstock.engine.keys import HEAD_STEP
-from penstock.engine.record.record import BEGUN, BEGUN_LANED, DONE, LANED, PLAIN, RUNNING, USUAL
+from penstock.engine.record import layout
+from penstock.engine.record.layout import USUAL
 from penstock.model.batch_state import BatchState
 from penstock.model.durations import DURATION_BUCKETS
-from penstock.model.header import DELAY_BELOW, Header
+from penstock.model.header import DELAY_BELOW
 
-SCHEMA: Final = "4"
-FIELDS: Final = 35  #: of a header in this layout; fields that later versions add come after these and may be missing
+SCHEMA: Final = "5"
 EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 RANGES_MS: Final = tuple(round(bound * 1000) for bound in DURATION_BUCKETS)
@@ -63,6 +63,9 @@ asleep_before, settings_before, uneven_now, headed_before =
   unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings', 'uneven', 'headed'))
 if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
 """
+_TOKEN: Final = re.compile(
+    r"""'(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*" | --[^\n]* | \b(?P<name>[A-Z][A-Z0-9_]*)\b""", re.VERBOSE
+)
 _DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
 
 
@@ -129,12 +132,12 @@ def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Sc
         verb,
         "end)()",
     ]
-    text = "\n".join(map(_constants_in, parts))
+    text = "\n".join(map(constants_in, parts))
     sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
     if not _declared(verb, "kept"):
         return Script(name, text, sha, keys)
-    files = [*map(_constants_in, [*included, verb])]
-    function, library_text = library(name, _flags(verb), keys, time, _constants_in(_CHECK), files)
+    files = [*map(constants_in, [*included, verb])]
+    function, library_text = library(name, _flags(verb), keys, time, constants_in(_CHECK), files)
     return Script(name, text, sha, keys, function, library_text, few)
 
 
@@ -185,44 +188,28 @@ def _flags(verb: str) -> list[str]:
 
 
 @cache
-def _constants_in(text: str) -> str:
+def constants_in(text: str) -> str:
     """Put values where the scripts write names: the header's fields, and what both sides must agree on.
 
-    As Lua locals they would be captured by every function of every piece, which took 15 us of each call.
+    As Lua locals they would be captured by every function of every piece, which took 15 us of each call. Strings and
+    comments stay as they are.
     """
     names = _constants()
-    return re.sub(r"\b[A-Z][A-Z0-9_]*\b", lambda found: names.get(found[0], found[0]), text)
+    return _TOKEN.sub(lambda found: names.get(found["name"], found[0]), text)
 
 
 @cache
 def _constants() -> dict[str, str]:
-    fields = {field.upper(): str(i) for i, field in enumerate(Header.__struct_fields__, 1)}
-    blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(Header(state="", task="")))
+    fields = {field.upper(): str(i) for i, field in enumerate(layout.FIELDS, 1)}
+    blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(USUAL))
     batch = {f"B_{field.upper()}": str(i) for i, field in enumerate(BatchState.__struct_fields__, 1)}
     return (
         fields
         | batch
+        | layout.lua_constants()
         | {
             "B_FIELDS": str(len(batch)),
-            "FIELDS": str(FIELDS),
-            "HOT": str(Header.__struct_fields__.index("started") + 1),
-            "LENGTH": f"'\\220\\000\\{FIELDS:03d}'",
-            "BARE_READY": f"'\\220\\000\\{FIELDS:03d}\\165ready'",
-            "BARE_HELD": f"'\\220\\000\\{FIELDS:03d}\\164held'",
-            "IS_RUNNING": f"'\\{RUNNING}'",
-            "IS_DONE": f"'\\{DONE}'",
-            "IS_BEGUN": f"'\\{BEGUN}'",
-            "IS_BEGUN_LANED": f"'\\{BEGUN_LANED}'",
-            "IS_HELD": f"'\\{LANED}\\0'",
-            "IS_SHOWN": f"'\\{LANED}\\1'",
-            "IS_OWNER": f"'\\{LANED}\\2'",
-            "PLAIN": str(PLAIN),
-            "LANED": str(LANED),
-            "RUNNING": str(RUNNING),
-            "BEGUN": str(BEGUN),
-            "BEGUN_LANED": str(BEGUN_LANED),
-            "NOWHERE": "'\\192'",
-            "IS_PLAIN": f"'\\{PLAIN}'",
+            "FIELDS": str(len(fields)),
             "SCHEMA": f"'{SCHEMA}'",
             "SEP": "'\\31'",
             "AFTER": "' '",

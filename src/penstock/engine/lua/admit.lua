@@ -1,6 +1,6 @@
 -- admit: held → ready, for lanes whose rate allows more again.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: how many lanes at most
 -- returns: how many lanes were looked at, when the next one opens or -1, now
 -- event: admit

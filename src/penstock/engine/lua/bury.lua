@@ -1,6 +1,6 @@
 -- bury: running → dead, payload intact. One failure more, and no more tries.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle
 -- args: worker, then per job: id, call number, reason, error as JSON, its fingerprint
 -- returns: per job: ok | cancelled | stale
 -- event: bury

@@ -1,6 +1,6 @@
 -- cancel: scheduled | held | ready → cancelled; a running job is flagged and its worker told.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends stop
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends stop
 -- args: reason, then the ids
 -- returns: per job: cancelled | cancelling | missing, or the state it had already ended in
 -- event: cancel

@@ -1,6 +1,6 @@
 -- cancel_batch: a batch takes no more members and starts none; those that wait are cancelled in pages, by do_chores.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends chores
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends chores
 -- args: batch, reason
 -- returns: cancelled (also if it was before) | ended | missing
 -- event: cancel_batch

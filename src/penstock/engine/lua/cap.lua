@@ -1,7 +1,7 @@
 -- cap: at most so many jobs of a queue run at once, or wait in it. What is over it stays; where more may run, workers are told.
 -- flags: allow-oom
 -- keys: queues
--- include: record mail room label header write waiters lanes owners batches move line enter finish
+-- include: record mail room header write waiters lanes owners batches move line enter finish
 -- args: queue, how many may run, how many may wait (-1: any number, '' to leave it)
 -- returns: ok
 -- event: cap

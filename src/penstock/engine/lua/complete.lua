@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads results
 -- kept: as a function
--- include: record mail label header write waiters lanes owners batches move alike line locks enter finish create ends settle
+-- include: record mail header write waiters lanes owners batches move alike line locks enter finish create ends settle
 -- args: worker, then per job: id, call number, result ('' for nothing)
 -- returns: per job: ok | stale
 -- event: complete
@@ -10,36 +10,42 @@ local lease_calls = {}   -- call number → its claim, packed, when it started, 
 local glanced = {}       -- id → header of those that are as their lease left them
 local alike = {}         -- what those of one kind and one call have in common
 
--- call_of(number, packed) → that call, if this is as it left it. Its fronts are how those without a header begin.
+-- call_of(number, packed) → that call, if this is as it left it.
 local function call_of(number, packed)
   local made = lease_calls[number]
   if not made then
     local claim = claim_of(number)
-    local mark = cmsgpack.pack(claim)
-    made = { claim = claim, mark = mark, length = #mark + 1, front = IS_BEGUN .. mark, laned_front = IS_BEGUN_LANED .. mark }
-    if string.sub(packed, 2, made.length) ~= mark then return nil end
-    made.started = struct.unpack('>I8', packed, made.length + 2)
+    made = { claim = claim, front = running_front(claim), to = HEAD_SIZE + RUN_SIZE + #claim }
+    if string.sub(packed, CLAIM_AT, made.to) ~= claim then return nil end
+    made.started = struct.unpack(TIME_FORMAT, packed, RUN_AT)
     lease_calls[number] = made
   end
-  return string.sub(packed, 2, made.length) == made.mark and made
+  return string.sub(packed, 1, FRONT) == made.front and string.sub(packed, CLAIM_AT, made.to) == made.claim and made
 end
 
 -- of_call(made, kind) → what jobs of one kind that this call leased have in common.
 local function of_call(made, kind)
   local found = made[kind]
   if not found then
-    found = {
-      n = 0, waited = 0, group = false, kept_until = digits(now + kind[KEEP]), [QUEUE] = kind[QUEUE], [TASK] = kind[TASK],
-      [KEEP] = kind[KEEP], [BATCH] = kind[BATCH], [CLAIM] = made.claim, [STARTED] = made.started
-    }
+    found = { n = 0, waited = 0, group = false, kept_until = digits(now + kind[KEEP]), unpack(kind, 1, FIELDS) }
+    found[CLAIM], found[STARTED] = made.claim, made.started
     made[kind], alike[#alike + 1] = found, found
   end
   return found
 end
 
--- By how the result is kept (0: there is none, 1: under `results`, 2: not): what is put in front.
-local marks = {}
-for kept = 0, 2 do marks[kept] = IS_DONE .. struct.pack('>BI8B', 207, now, kept) end
+-- done_front(kept, run) → how the record begins of one that is done now, whose RUN has this size, and whose result is kept so (0: there
+-- is none, 1: under `results`, 2: not).
+local done_fronts, packed_now = {}, struct.pack(TIME_FORMAT, now)
+local function done_front(kept, run)
+  local n = run * 3 + kept
+  local front = done_fronts[n]
+  if not front then
+    front = IS_DONE .. string.char(kept * RESULT_FLAG, run) .. packed_now
+    done_fronts[n] = front
+  end
+  return front
+end
 
 -- kept_of(id, result, keep) → how it is kept.
 local function kept_of(id, result, keep)
@@ -54,61 +60,37 @@ local ids, raw, kinds_of, specs, parts = {}, {}, {}, {}, {}
 for at = 2, ARGC, 3 do ids[(at + 1) / 3] = ARGV[at] end
 if #ids > 0 then raw = call('HMGET', jobs, unpack(ids)) end
 
--- begun_call(number, packed) → the call of this number, if it left this, and that had no header.
-local function begun_call(number, packed)
-  local first = string.byte(packed)
-  if first ~= BEGUN and first ~= BEGUN_LANED then return nil end
-  local fine, made = pcall(call_of, number, packed)
-  return fine and made or nil
-end
-
--- label_at(packed, at) → the kind of the job whose label begins there, that label, and how long it is; nothing if it is cut off.
-local function label_at(packed, at)
-  local fine, kind = pcall(kind_at, packed, at)
-  if fine then return kind, kind.mark, #kind.mark end
-end
-
 -- recognise() → the names of their lanes. Members of a batch mostly have label and lane in common.
 local function recognise()
-  local names, n, sub, byte, find = {}, 0, string.sub, string.byte, string.find
-  local kind, label, size, both, both_size, lane   -- of the last one; both: label and lane, of a batch that has this label
+  local names, n, sub, numbers = {}, 0, string.sub, struct.unpack
+  local kind, label, form, form_size, spec = nil, nil, nil, 0, nil   -- of the last one
   for i = 1, #ids do
     local packed, number = raw[i] or '', ARGV[i * 3]
-    local made = lease_calls[number] or begun_call(number, packed)
-    local front, at, spec = made and sub(packed, 1, made.length)
-    if not made then
-      at = nil
-    elseif front == made.front then
-      at = made.length + 18
-      if not label or sub(packed, at + 1, at + size) ~= label then
-        kind, label, size, both = label_at(packed, at)
-      end
-      at = kind and at + size
-    elseif front == made.laned_front then
-      at = made.length + 36
-      if both and sub(packed, at + 1, at + both_size) == both then
-        spec = lane
-        at = at + both_size
-      else
-        if not label or sub(packed, at + 1, at + size) ~= label then kind, label, size, both = label_at(packed, at) end
-        local from, mark, length = at
-        if kind then mark, length = byte(packed, at + size + 1, at + size + 2) end
-        at = mark == 217 and length and at + size + 2 + length   -- no other text is written there
-        if at then
-          spec = sub(packed, from + size + 3, at)
+    local made = call_of(number, packed)
+    local at = made and made.to + BODY_SIZE
+    local to = at and at + form_size + (spec and ARRIVAL_SIZE or 0)   -- where its form ends; nothing if it says anything rare
+    if made and (not form or sub(packed, at + 1, at + form_size) ~= form) then
+      to = nil
+      local label_size, lane_size, rare_size
+      if #packed >= at + FORM_SIZE then label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, at + 1) end
+      if rare_size == 0 then
+        local lane_at = at + FORM_SIZE + label_size
+        local text = sub(packed, at + FORM_SIZE + 1, lane_at)
+        local form_to = lane_at + lane_size
+        to, form, spec = form_to, nil, nil
+        if text ~= label then kind, label = known_kind(text), text end
+        if lane_size > 0 then
+          spec, to = sub(packed, lane_at + 1, form_to), form_to + ARRIVAL_SIZE
           n = n + 1
-          names[n] = find(spec, SEP, 1, true) and lane_name(spec) or spec
-          if kind[BATCH] ~= '' then both, both_size, lane = sub(packed, from + 1, at), at - from, spec end
+          names[n] = lane_name(spec)
         end
+        if kind and (not spec or kind[BATCH] ~= '') then form, form_size = sub(packed, at + 1, form_to), form_to - at end
       end
     end
-    if at then
-      local left, inside, within = #packed - at, byte(packed, at + 24, at + 25)   -- see is_inside
-      if left == (inside == 192 and 24 or inside == 196 and within and within + 25) then
-        kinds_of[i] = made[kind] or of_call(made, kind)
-        specs[i] = spec
-        parts[i] = at + 23
-      end
+    if to and kind and fits(#packed - to, numbers(SIZE_FORMAT, packed, made.to + 1)) then
+      kinds_of[i] = made[kind] or of_call(made, kind)
+      specs[i] = spec
+      parts[i] = to
     end
   end
   return names
@@ -136,7 +118,7 @@ local function end_run(from, answers)
   local forms, taken = nil, 0
   local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event_of('complete', kind)
   local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #ended
-  local e, f, without, sub = before, slots.n, marks[0], string.sub
+  local e, f, without, sub = before, slots.n, done_front(0, RUN_SIZE + #kind[CLAIM]), string.sub
   local to_store, to_keep, all_ended, all_kinds = records, ends, ended, kinds_of   -- locals are found at once
   repeat
     local id, packed, to = ids[at], raw[at], parts[at]
@@ -159,15 +141,15 @@ local function end_run(from, answers)
         f = f + 1
         slots[f] = slot_head .. id
       end
-      if #packed == to + 1 then   -- its payload is not part of the record
+      if #packed == to then   -- its payload is not part of the record
         contents.n = contents.n + 1
         contents[contents.n] = id
       end
       local result = ARGV[at * 3 + 1]
-      local mark = result == '' and without or marks[kept_of(id, result, keep)]
+      local front = result == '' and without or done_front(kept_of(id, result, keep), RUN_SIZE + #kind[CLAIM])
       a = a + 2
       to_store[a - 1] = id
-      to_store[a] = mark .. sub(packed, 1, to) .. NOWHERE
+      to_store[a] = front .. sub(packed, RUN_AT, to)
       b = b + 1
       holds[b] = claim_head .. id
       c = c + 2
@@ -190,24 +172,21 @@ local function end_run(from, answers)
   return at
 end
 
--- as_leased(id, packed, number) → the first values of the header of a job that is as that lease call left it, as most are.
+-- as_leased(id, packed, number) → the header of a job that is as that lease call left it, as most are.
 local function as_leased(id, packed, number)
-  local made = string.sub(packed, 1, 1) == IS_RUNNING and call_of(number, packed)
+  local made = call_of(number, packed)
   if not made then return nil end
-  local h = glanced[id]
-  if not h then
-    h = listed(cmsgpack.unpack_limit(packed, HOT, made.length + 21))   -- lease has checked them
-    h[STATE], h[CLAIM], h[STARTED], glanced[id] = 'running', made.claim, made.started, h
-  end
+  local h = glanced[id] or parse(packed)
+  glanced[id] = h
   return h
 end
 
 -- end_with_header(id, h, at): one with a header is done.
 local function end_with_header(id, h, at)
   local kept, packed = kept_of(id, ARGV[at], h[KEEP]), stored[id]
-  erase(payloads, id)
+  if not h.payload then erase(payloads, id) end
   if packed then
-    packed = marks[kept] .. packed
+    packed = done_front(kept, string.byte(packed, FRONT)) .. string.sub(packed, RUN_AT, h.to)
   else
     h[RESULT], h[REASON] = kept, ''
   end

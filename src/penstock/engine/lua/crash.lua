@@ -1,6 +1,6 @@
 -- crash: running → ready | held at the head of the line, or → dead after too many: its process died, its worker lives on.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle
 -- args: worker, then per job: id, call number, crashes that bury a job, cause as JSON
 -- returns: per job: ok | cancelled | stale
 -- event: crash

@@ -1,6 +1,6 @@
 -- discard: done | dead | cancelled → tombstone, before its time. What was stored of it is gone, its id is still known.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish entomb
+-- include: record mail header write waiters lanes owners batches move line enter finish entomb
 -- args: the ids
 -- returns: per job: ok | missing | needed (its batch has not ended), or the state that it is in, for it has not finished
 -- event: discard

@@ -1,6 +1,6 @@
 -- do_chores: one page of what is to be done to a batch: cancelling or reviving members, forgetting it, or giving it up.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends stop again chores
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends stop again chores
 -- args: how many members at most, and what of which batch; without it, the first that is due
 -- returns: how many members were seen to, and more if nothing was named; when the next one is due or -1, now, 1 if this one
 --          goes on

@@ -1,6 +1,6 @@
 -- due_crons: which schedules are due, and which of some others have ticks that wait.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: how many at most, how many bytes of them at most, then the others
 -- returns: when to look next or -1, now, then per schedule: id, the schedule, where it stands
 local answer = { -1, now }

@@ -1,14 +1,19 @@
 -- enqueue: – → ready | held | scheduled | running. One job or a page of them; the same id, or a taken unique key, makes no second one.
 -- flags: none (a full server refuses new jobs, and only those)
 -- kept: as a function
--- include: record memo mail lacks room single page label header write waiters lanes owners batches move alike line locks enter finish create ends
--- few: page (jobs alike mostly need no more than what is included so far, and so bring only the keys of that)
--- args: per job its id, its header (state '', times below 10^12 are delays from now) or its label, empty if that is the same as
+-- include: record memo mail lacks room push plain header write waiters lanes owners batches move alike line locks enter finish create ends
+-- few: plain (plain jobs mostly need no more than what is included so far, and so bring only the keys of that)
+-- args: per job its id, its form (stored.pack; times below 10^12 are delays from now), empty if that is the same as
 --       the one before it has, and its payload; then, if what was sent before may not be stored yet, the id of one of that
 -- returns: nothing, if that is not stored, or more keys are needed; ready or running, if all of them were created and are that; else per job: created |
 --          exists | unique | full, the id that holds, its state; or, if its batch does not take it: unknown | sealed |
 --          cancelled | ended, its id and nothing
--- event: enqueue; lease for one that goes to a worker at once (lib/single.lua)
+-- event: enqueue; lease for one that goes to a worker at once (lib/push.lua)
+--
+-- Jobs are stored in one of three ways, by what they are:
+--   enter_plain (lib/plain.lua): 1 to 250 plain jobs of one label, and nothing else in the call
+--   enter_simple: a job that says nothing rare and asks for at most one lane, which is only limited
+--   enter_any: every other job; also one that is there already
 local ids, answers = {}, {}
 for at = 1, ARGC, 3 do ids[#ids + 1] = ARGV[at] end
 local raw, news = call('HMGET', jobs, unpack(ids)), {}
@@ -18,14 +23,14 @@ local function answer(word, id, state)
   answers[n + 1], answers[n + 2], answers[n + 3] = word, id, state
 end
 
--- record(id, mark, payload) → what is stored of a job without a header, from its label on; a large payload goes elsewhere.
+-- record(id, front, form, payload, has_lane) → that of a new job; a large payload goes elsewhere.
 local records, contents, places = pile(2, 'HSET', jobs), pile(1, 'HSET', payloads), pile(5, 'ZADD', ready)
-local function record(id, mark, payload)
-  if #payload >= 256 then
+local function record(id, front, form, payload, has_lane)
+  if #payload >= INLINE then
     local n = contents.n
     contents[n + 1], contents[n + 2], contents.n = id, payload, n + 2
   end
-  return record_of(mark, sequence, payload)
+  return new_record(front, sequence, form, payload, has_lane)
 end
 
 -- has_room(queue) → does it take one more job? Those that it says so of are counted; return_room(queue): one of them is not.
@@ -61,26 +66,26 @@ end
 local function line_up_plain(id, kind, payload)
   local n = places.n
   places[n + 1], places[n + 2], places.n = '0', kind[QUEUE] .. SEP .. rank_of(kind[PRIORITY], next_place()) .. SEP .. id, n + 2
-  admit(id, kind, record(id, kind.mark, payload), 'ready')
+  admit(id, kind, record(id, READY_FRONT, kind.form, payload), 'ready')
 end
 
 -- line_up_laned(id, one, payload) → is it shown or held by its lane? Not if that is more than limited, or shows one that would
 -- have to step back.
 local function line_up_laned(id, one, payload)
   local kind, spec, row = one.kind, one.spec, nil
-  if #spec > 255 then return false end
+  if #spec > LONGEST_LANE then return false end
   local state = lock_kit.enter(spec, kind, id)
-  local front = state == 'ready' and IS_OWNER or IS_HELD
+  local front = state == 'ready' and OWNER_FRONT or HELD_FRONT
   if not state then
     announce(one)
     local lane
     lane, row = only_limited(spec, kind[QUEUE])
     if not lane or row.worst > kind[PRIORITY] then return false end
     local is_shown = row.waiting == 0 and #row.shown < math.min(AT_ONCE, lane.limit - lane.use)
-    state, front = is_shown and 'ready' or 'held', is_shown and IS_SHOWN or IS_HELD
+    state, front = is_shown and 'ready' or 'held', is_shown and READY_FRONT or HELD_FRONT
   end
   local turn = rank_of(kind[PRIORITY], next_place())
-  local packed = front .. struct.pack('>BI8BI8', 207, now, 207, sequence) .. record(id, one.mark, payload)
+  local packed = record(id, front, one.form, payload, true)
   if state == 'ready' then
     enter(ready, '0', kind[QUEUE] .. SEP .. turn .. SEP .. id)
     if row then show_in(row, id, kind) end
@@ -102,24 +107,24 @@ end
 -- told(given) → of jobs that come so, without a header: their kind, which has the priority that their batch wants; their lane, if
 -- they have one, as those have that are in a batch; and how their records begin.
 local function told(given)
-  local at, label = cmsgpack.unpack_limit(given, 1, 0)
-  local kind, one = kind_of(label), { [LANES] = {} }
-  if at > 0 then one[LANES][1] = string.sub(given, at + 3) end
+  local kind, spec, _, rare = form_at(given, 0, 0)
+  if rare > 0 or (spec and kind[BATCH] ~= '') then return nil end   -- a batch adds a lane
+  local one = { [LANES] = { spec } }
   if kind[BATCH] ~= '' then
     need_batches()
     one[BATCH], one[PRIORITY] = kind[BATCH], kind[PRIORITY]
     batch_kit.adopt(one)
     if one[PRIORITY] ~= kind[PRIORITY] then
-      kind = kind_of((string.gsub(label, '^([^\31]*\31)%d*', '%1' .. string.format('%02d', one[PRIORITY]))))
+      kind = kind_of((string.gsub(kind.label, '^([^\31]*\31)%d*', '%1' .. string.format('%02d', one[PRIORITY]))))
     end
   end
   one.kind, one.spec = kind, one[LANES][1]
-  one.mark = one.spec and kind.mark .. string.char(217, math.min(#one.spec, 255)) .. one.spec or kind.mark
+  one.form = one.spec and form_with(kind.label, one.spec) or kind.form
   return one
 end
 
--- lined_up(i, one) → does a job of which this was told get its place without a header?
-local function lined_up(i, one)
+-- enter_simple(i, one) → does a job of which this was told get its place without a header?
+local function enter_simple(i, one)
   local id, payload, kind = ids[i], ARGV[i * 3], one.kind
   if raw[i] or admitted[id] or cache[id] then return false end
   if kind[BATCH] ~= '' then
@@ -139,8 +144,8 @@ local function lined_up(i, one)
   return true
 end
 
--- enter_line(i): a job that has a header, needs one, or is there already.
-local function enter_line(i)
+-- enter_any(i): a job that has a header, needs one, or is there already.
+local function enter_any(i)
   need_create()
   local id, new = ids[i], news[i]
   local h = known_as(id, raw[i] or shown_as[id]) or cache[id] or admitted[id]
@@ -169,15 +174,16 @@ local without = {}        -- the same by position
 local asked = {}          -- headers, or what was told, that have lanes
 for i = 1, #ids do
   if ARGV[i * 3 - 1] ~= '' then given = ARGV[i * 3 - 1] end
-  if string.byte(given) == PLAIN then
-    local one = given_before[given]
-    if not one then
-      one = told(given)
-      given_before[given], asked[#asked + 1] = one, one
-    end
+  local one = given_before[given]
+  if one == nil then
+    one = told(given) or false
+    given_before[given] = one
+    if one then asked[#asked + 1] = one end
+  end
+  if one then
     without[i] = one
   else
-    news[i] = decode(given)
+    news[i] = new_header(given)
     if news[i][BATCH] ~= '' then
       need_batches()
       batch_kit.adopt(news[i])
@@ -189,9 +195,9 @@ meet(asked, #asked)
 if next(lanes_read) then need_locks() end
 for i = 1, #ids do
   local one = without[i]
-  if not (one and lined_up(i, one)) then
-    if one then news[i] = header_of(one.kind, one.spec) end
-    enter_line(i)
+  if not (one and enter_simple(i, one)) then
+    if one then news[i] = header_for(one.kind, one.spec) end
+    enter_any(i)
   end
 end
 

@@ -1,6 +1,6 @@
 -- expire: scheduled | held | ready → cancelled, for what was not started by its `expires`.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends
 -- args: how many at most
 -- returns: how many expired, the next expiry or -1, now
 -- event: expire

@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: payloads workers calls
 -- kept: as a function
--- include: record mail lacks label header write waiters lanes owners batches move alike line enter finish create ends own candidates heads numbers halt begin
+-- include: record mail lacks header write waiters lanes owners batches move alike line enter finish create ends own candidates heads numbers halt begin start
 -- args: worker, call number, highest call number whose answer the worker has, how many at most, how many bytes of
 --       payload at most, 1 if it takes a job by letter, the names of its queues in strict order or * for all
 -- returns: ok | unknown (register first) | stale (an old call, already answered), 1 if it should ask again at once,
@@ -33,108 +33,6 @@ local ids, more
 if all then ids, more = merged(want) else ids, more = in_order(open, want) end
 if more and #ids < want then answer[2] = 1 end
 
--- unlist(id, state) → something in the line, or among those that a lane shows next, is not a job that waits there; its queue.
-local function unlist(id, state)
-  answer[2] = 1
-  if state == 'ready' then
-    drop(ready, lines[id])
-    return string.match(lines[id], '^[^\31]*')
-  end
-  forget_waiter(next_lines[id])
-  return string.match(next_lines[id], '^[^\31]*\31([^\31]*)')
-end
-
--- bury_unreadable(id, state): it waits so, and its header cannot be understood.
-local function bury_unreadable(id, state)
-  local queue = unlist(id, state)
-  tally(deltas, state, queue, -1)
-  quarantine(id, queue)
-end
-
--- in_full(id, state) → the header of a job of which the first values were read; nothing if the others cannot be understood.
-local function in_full(id, state)
-  local h = read({ id })[1]
-  if not h then bury_unreadable(id, state) end
-  return h
-end
-
--- end_unrun(verb, id, state, outcome, reason): it waits so, and will not run.
-local function end_unrun(verb, id, state, outcome, reason)
-  local h = in_full(id, state)
-  answer[2] = 1
-  if not h then return end
-  h[REASON] = reason
-  move(verb, id, h, outcome, reason)
-end
-
--- runnable(some, headers, state) → those that can run; what cannot leaves the line. Not more than fits into the answer.
-local full = false
-local function runnable(some, headers, state)
-  local found, taken = {}, {}
-  for i = 1, #some do
-    local id, h = some[i], headers[i]
-    if spoilt[id] then
-      bury_unreadable(id, state)
-    elseif not h or h[STATE] ~= state or (state == 'held' and waiting_line(id, h) ~= next_lines[id]) then
-      unlist(id, state)
-    elseif h[EXPIRES] > 0 and h[EXPIRES] <= now then
-      end_unrun('expire', id, state, 'cancelled', 'expired')
-    elseif too_much(h[SIZE]) then
-      answer[2], full = 1, true
-      break
-    else
-      found[#found + 1], taken[#taken + 1] = h, id
-    end
-  end
-  return taken, found
-end
-
--- park(id, at, state): this lane of the job has no room, so it waits there, and the one that showed it shows another.
-local function park(id, at, state)
-  local h = in_full(id, state)
-  stored[id] = nil
-  if not h then return end
-  wait_under(h, at)
-  move('hold', id, h, 'held', lane_name(h[LANES][at]))
-end
-
--- start(id, h, payload): it runs.
-local function start(id, h, payload)
-  local packed = stored[id]
-  fence = fence + 1
-  measure('wait', h[QUEUE], h[STATE] == 'ready' and now - h[SINCE] or 0, 1)   -- while it was held it waited for a lane
-  if quota[h[QUEUE]] then quota[h[QUEUE]] = quota[h[QUEUE]] - 1 end
-  h[CLAIM], h[STARTED] = claim, now
-  if packed then
-    packed = IS_RUNNING .. running_mark .. struct.pack('>I8', fence) .. packed
-  else
-    h[FENCE], h[STARTS] = fence, h[STARTS] + 1
-  end
-  give(id, move('lease', id, h, 'running', nil, packed), payload)
-end
-
--- begin(some, state): starts those of these that can run and have room in all their lanes.
-local function begin(some, state)
-  local taken, headers = runnable(some, headers_of(some, glimpse), state)
-  if #taken == 0 then return end
-  meet(headers, #taken)
-  local contents = call('HMGET', payloads, unpack(taken))
-  for i, id in ipairs(taken) do
-    local h = headers[i]
-    local blocked = halted[h[TASK]] and in_full(id, state) and halt(id, h[TASK]) or #h[LANES] > 0 and obstacle(h)
-    local payload = contents[i] or h.payload
-    if spoilt[id] then
-      answer[2] = 1   -- it is buried
-    elseif not payload then
-      end_unrun('bury', id, state, 'dead', 'payload_lost')
-    elseif blocked then
-      park(id, blocked, state)
-    else
-      start(id, h, payload)
-    end
-  end
-end
-
 -- begin_all(some, state): starts jobs that wait so, in their order: a run of those without a header, then one of others, and so on.
 local function begin_all(some, state)
   local raw, at = #some > 0 and call('HMGET', jobs, unpack(some)), 1
@@ -142,7 +40,7 @@ local function begin_all(some, state)
     local before, others = at, {}
     if state == 'ready' then at = start_alone(some, raw, start_alone(some, raw, at, false), true) end
     at = start_laned(some, raw, at, state)
-    while at == before + #others and at <= #some and (#others == 0 or not raw[at] or string.byte(raw[at]) == 220) do
+    while at == before + #others and at <= #some and (#others == 0 or not raw[at] or says_rare(raw[at])) do
       others[#others + 1], at = some[at], at + 1
     end
     if #others > 0 then begin(others, state) end
@@ -206,7 +104,7 @@ if (more or cut_short) and next(parked) then answer[2] = 1 end
 for _, one in ipairs(kinds) do move_kind(one, 'ready', 'running') end
 
 -- rest(): this worker sleeps until it is woken, if it could have taken more. To one that has nothing at all the next job may
--- come by letter (lib/single.lua).
+-- come by letter (lib/push.lua).
 local function rest()
   local hungry = #answer - 2 < want * 3 and answer[2] == 0
   for _, name in ipairs(names) do

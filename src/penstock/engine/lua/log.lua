@@ -2,7 +2,7 @@
 -- were written, so any attempt of a job that is not forgotten may add some.
 -- flags: allow-oom
 -- keys: logs
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: worker, then per job: id, call number, how many lines this attempt sent before, and lines: msgpack of
 --       [time in ms, attempt, level, text] each
 -- returns: per job: ok | stale

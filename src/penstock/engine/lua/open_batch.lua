@@ -1,6 +1,6 @@
 -- open_batch: a batch begins, alone or as a member of another.
 -- flags: none (a full server refuses new batches as it refuses new jobs)
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends
 -- args: batch, nonce of this call, name, the batch that it is in or '', priority of its members or -1, limit or -1, ms
 --       without a new member after which it is abandoned, ms that it is remembered after its end, most batches inside each
 --       other, and what is made at its end, opaque

@@ -1,6 +1,6 @@
 -- pause_cron: a schedule makes no jobs until it is resumed; those that it made go on.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule
 -- returns: ok | paused (it was already) | missing
 -- event: pause_cron

@@ -1,6 +1,6 @@
 -- progress: running → running. How far an attempt has come.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: worker, id, call number, progress as JSON
 -- returns: ok | cancelling | stale
 -- event: progress

@@ -1,7 +1,7 @@
 -- promote: scheduled → ready | held, for what is due, in the order of due times.
 -- flags: allow-oom
 -- kept: as a function
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: how many at most
 -- returns: how many were moved, the next due time or -1, now
 -- event: promote

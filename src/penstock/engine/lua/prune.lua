@@ -2,7 +2,7 @@
 -- that have no jobs and no settings are forgotten.
 -- flags: allow-oom
 -- keys: retired
--- include: record mail label header write waiters lanes owners batches move line enter finish entomb sweep forget
+-- include: record mail header write waiters lanes owners batches move line enter finish entomb sweep forget
 -- args: how many of each at most, life of a tombstone in ms, most finished, most tombstones, life of the dead in ms, most dead
 -- returns: how many were pruned, 1 if there is more to do
 -- event: prune

@@ -1,7 +1,7 @@
 -- reap: the jobs of a dead worker: running → ready | held at the head of the line, or → dead after too many crashes.
 -- Anyone may call it, any number at once. A worker that no index knows is dead too.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle skills life
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle skills life
 -- args: how many jobs at most, crashes that bury a job, life in ms of a worker that did not register its own, cause as JSON;
 --       then, to reap one worker that is known to be dead, its id and the ids of the jobs it had really started: only those
 --       are charged with a crash

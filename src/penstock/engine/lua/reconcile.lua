@@ -2,7 +2,7 @@
 -- what an index lacks; a pass over each index takes out what does not belong there.
 -- flags: allow-oom
 -- keys: payloads results attempts logs waiting queues workers retired idle calls nodes lives
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches skills cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends recount_lanes recount_batches skills cron
 -- args: part, cursor, how many at most
 -- returns: the next cursor or 0, how many things were mended
 -- event: those of the jobs that had to be buried
@@ -30,7 +30,7 @@ end
 -- mend_lanes(id, h): its lanes know of it. A lock that is its own says so itself.
 local function mend_lanes(id, h)
   if is_own(id, h) and (h.is_owner or h[STATE] == 'running') then return end
-  if h.is_owner then fix(put, 2, 'HSET', jobs, id, IS_SHOWN .. string.sub(call('HGET', jobs, id), 3)) end
+  if h.is_owner then fix(put, 2, 'HSET', jobs, id, READY_FRONT .. string.sub(call('HGET', jobs, id), FRONT + 1)) end
   for i, spec in ipairs(h[LANES]) do
     if holds(h, i) then due(holders, 0, lane_name(spec) .. SEP .. id) end
   end
@@ -92,7 +92,8 @@ local function bury_unreadable(id)
   call('HSETNX', queues, cache[id][QUEUE], '')
 end
 
--- unreadable(id): so it is; without a payload, and in no index of those that have one, it is nothing.
+-- unreadable(id): so it is. Those that wait, run or are dead were met in their indexes, and what is left of them was buried; of one that
+-- is done or cancelled only a payload is worth that which was kept apart.
 local function unreadable(id)
   if call('HEXISTS', payloads, id) == 0 then fix(erase, jobs, id) else bury_unreadable(id) end
 end
@@ -105,7 +106,7 @@ local function indexed(key)
     return at == key and as == member
   end
 end
-local function unfinished_in(key)
+local function worth_burying_in(key)
   local is_there = indexed(key)
   return function(member, value, id, h)
     if spoilt[id] then bury_unreadable(id) end
@@ -114,13 +115,13 @@ local function unfinished_in(key)
 end
 local function known(worker) return call('ZSCORE', workers, worker) end
 local belongs = {
-  ready = unfinished_in(ready), held = unfinished_in(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
+  ready = worth_burying_in(ready), held = worth_burying_in(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
   openings = function(member) return call('HEXISTS', lanes, member) == 1 end,
   lanes = function(member)
     if recounted(member) then mended = mended + 1 end
     return true
   end,
-  scheduled = unfinished_in(scheduled), leases = unfinished_in(leases), dead = indexed(dead),
+  scheduled = worth_burying_in(scheduled), leases = worth_burying_in(leases), dead = worth_burying_in(dead),
   finished = indexed(finished), tombs = indexed(tombs),
   timers = function(_, _, _, h) return h and waits(h) and h[EXPIRES] > 0 end,
   cancels = function(_, _, _, h) return h and h[CANCELLING] == 1 end,

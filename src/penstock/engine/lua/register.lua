@@ -1,6 +1,6 @@
 -- register: a worker begins its life. Its id names one incarnation and is never used again.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish skills life trees
+-- include: record mail header write waiters lanes owners batches move line enter finish skills life trees
 -- args: worker, life in ms, information as JSON, the names of its queues or *
 -- returns: ok | retired
 local worker = ARGV[1]

@@ -1,6 +1,6 @@
 -- remove_cron: forgets a schedule; the jobs that it made stay.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule
 -- returns: ok | missing
 -- event: remove_cron

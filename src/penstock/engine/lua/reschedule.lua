@@ -1,6 +1,6 @@
 -- reschedule: scheduled | held | ready → scheduled at another time, or → ready | held if that is not in the future.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: due time (below 10^12 a delay from now), then the ids
 -- returns: per job: ok | missing, or the state that it is in
 -- event: reschedule

@@ -1,7 +1,7 @@
 -- resume: a paused queue goes on, and its sleeping workers are told.
 -- flags: allow-oom
 -- keys: queues
--- include: record mail room label header write waiters lanes owners batches move line enter finish
+-- include: record mail room header write waiters lanes owners batches move line enter finish
 -- args: queue
 -- returns: ok | open (it was not paused)
 -- event: resume

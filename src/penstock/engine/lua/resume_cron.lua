@@ -1,6 +1,6 @@
 -- resume_cron: a paused schedule goes on with the next tick from now; what it did not do while it was paused stays undone.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule, version, nominal and due time of its next tick from now
 -- returns: ok | active | orphaned (it was not paused) | changed (look again) | missing
 -- event: resume_cron

@@ -1,6 +1,6 @@
 -- retire: running → ready | held at the head of the line, for all that a worker holds whose life ends. No attempt used.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle skills life
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle skills life
 -- args: worker, how many jobs at most
 -- returns: how many went back, 1 if there are more
 -- event: release

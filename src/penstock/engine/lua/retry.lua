@@ -1,7 +1,7 @@
 -- retry: running → scheduled, or → ready | held without a delay. One failure more.
 -- flags: allow-oom
 -- kept: as a function
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle
 -- args: worker, then per job: id, call number, delay in ms, reason, error as JSON
 -- returns: per job: ok | cancelled | stale
 -- event: retry

@@ -1,6 +1,6 @@
 -- retry_batch: the dead members of a batch run again, in pages, by do_chores. If it had ended, this is its next generation.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends chores
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends chores
 -- args: batch, nonce of this call
 -- returns: ok | none (no member is dead) | cancelling (it was cancelled and has not ended yet) | missing
 -- event: retry_batch

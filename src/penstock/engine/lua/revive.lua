@@ -1,5 +1,5 @@
 -- revive: dead | cancelled → ready | held, at the tail of its line, with a fresh budget.
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends again
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends again
 -- args: per job its id, and to run it with other arguments its payload and msgpack of [lanes, unique key], '' for the same
 -- returns: per job: ok | missing | taken (another job has its unique key), or the state that it is in
 -- event: revive

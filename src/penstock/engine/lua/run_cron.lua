@@ -1,5 +1,5 @@
 -- run_cron: a job of a schedule here and now, whatever its times; also while it is paused. It obeys `overlap`.
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule, version, job id, packed header, payload
 -- returns: made | queued | busy (the one before it is unfinished) | unique | changed (look again) | missing
 -- event: that of the job it makes

@@ -1,6 +1,6 @@
 -- seal_batch: no more members are taken; if none is unfinished, the batch ends here.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends
 -- args: batch
 -- returns: how it stands: sealed | ended, or missing
 -- event: seal_batch

@@ -1,7 +1,7 @@
 -- set_batch: the priority or the limit of a live batch. What its lane shows is shown again, by the other priority; the rest
 -- follows when its turn comes.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: batch, priority ('' to leave it), limit (-1: as it was opened with, '' to leave it)
 -- returns: ok | missing
 -- event: set_batch

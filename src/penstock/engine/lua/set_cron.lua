@@ -1,7 +1,7 @@
 -- set_cron: makes a schedule or changes it. What is the same stays as it is, so any number of nodes may say it at once;
 -- what was set at run time wins over the code.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule, source (code | set), the worker whose code it is or '', version, pace, overlap, task, queue, nominal and
 --       due time of its next tick, and the schedule itself, opaque
 -- returns: made | changed | same | kept (it was set at run time)

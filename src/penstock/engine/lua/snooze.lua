@@ -1,6 +1,6 @@
 -- snooze: running → scheduled, no attempt used.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish create ends settle
+-- include: record mail header write waiters lanes owners batches move line enter finish create ends settle
 -- args: worker, then per job: id, call number, delay in ms, reason
 -- returns: per job: ok | cancelled | stale
 -- event: snooze

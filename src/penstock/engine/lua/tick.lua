@@ -1,6 +1,6 @@
 -- tick: a schedule that is due makes its jobs. The tick is claimed by naming the next one as it stands, so that however many
 -- nodes try, one does it; and its job's id is made of schedule and nominal time.
--- include: record mail label header write waiters lanes owners batches move line enter finish create cron
+-- include: record mail header write waiters lanes owners batches move line enter finish create cron
 -- args: schedule, version, nominal time of the tick that is claimed or -1 for none (only see to those that wait), nominal and
 --       due time of the one after, the first one that was missed or 0, packed header, payload, then per job: id, nominal time
 -- returns: ok | stale (somebody else did it) | full (too many wait) | early | changed | paused | orphaned (no live worker's code has it) |

@@ -1,7 +1,7 @@
 -- transfer: scheduled | held | ready → the same in another queue, in the order in which they had come.
 -- flags: allow-oom
 -- keys: queues
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: queue, then the ids
 -- returns: per job: ok | missing, or the state that it is in
 -- event: transfer

@@ -1,7 +1,7 @@
 -- tune: what a lane allows is set by hand, or again as the code says. What waits for it is shown at once if there is room.
 -- A lane task:NAME is that of a task: while it is paused, lease holds the jobs of that task in it.
 -- flags: allow-oom
--- include: record mail label header write waiters lanes owners batches move line enter finish
+-- include: record mail header write waiters lanes owners batches move line enter finish
 -- args: lane, limit (-1: as the code says, '' to leave it), 1 paused or 0 not ('' to leave it)
 -- returns: ok
 -- event: tune

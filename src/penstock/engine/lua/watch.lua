@@ -2,7 +2,7 @@
 -- flags: allow-oom
 -- keys: waiting results attempts
 -- kept: as a function
--- include: record label header wait_for
+-- include: record header wait_for
 -- args: the client whose mailbox is to be told, then the ids
 -- returns: per job: its state or missing, and of a finished one its header, result and failed tries ('' each if none)
 local ids, answers = {}, {}

@@ -1,7 +1,7 @@
 -- watch_batch: asks to be told when a batch ends, or when more of its members have finished; what has is answered at once.
 -- flags: allow-oom
 -- keys: waiting results attempts
--- include: record label header write waiters lanes owners batches wait_for
+-- include: record header write waiters lanes owners batches wait_for
 -- args: the client whose mailbox is to be told, batch, how many finished members at most (0: only its end matters), those
 --       after which finish number, how many bytes of them at most
 -- returns: its status or '' if there is none, then per member: finish number, id, header, result, failed tries

@@ -1,194 +1,255 @@
-"""How a job is stored: as a header or, like most, as a label and what is its own; what lease and complete put in front.
+"""The record of a job, which `layout` describes, read and written in Python; in the scripts lib/record.lua does so."""
 
-Each form has a first byte of its own. `pack` makes what enqueue takes; the rest reads what the scripts left.
-"""
-
+import struct
 from functools import lru_cache
-from typing import ClassVar, Final
+from struct import Struct
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.model.header import Header
+from penstock.engine.record import layout
+from penstock.engine.record.layout import USUAL
+from penstock.model.header import Header, State
 
 _SEPARATOR: Final = "\x1f"
-USUAL: Final = Header(state="", task="")  #: what a label need not say
+_AS_SEQ: Final = -1  #: the arrival of a job of which none is stored
+_STATES: Final = {ord(letter): state for state, letter in layout.LETTERS.items()}
+_CODES: Final = {1: "B", 2: "H", 4: "I", 6: "HI", 8: "Q"}  # a number of six bytes is read as two and four
 
 
-class Plain(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What enqueue stores of most jobs, which wait for their turn or for one lane: a label, and what they do not share.
-
-    Those with the same label differ in nothing that lease and complete ask for. The values follow each other without
-    the mark of an array, so that they are the end of one when something is put in front of them: see the next ones.
-    """
-
-    label: str
-    seq: int
-    created: int
-    size: int
-    payload: bytes | None  #: a small one; others are kept apart
-
-    def header(self) -> Header:
-        return replace(
-            kind(self.label),
-            created=self.created,
-            since=self.created,
-            seq=self.seq,
-            arrival=self.seq,
-            size=self.size,
-        )
+def _struct(*parts: layout.Part) -> Struct:
+    return Struct(">" + "".join(_CODES[part.width] for part in parts))
 
 
-class Laned(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The same of a job with a lane, after what that adds."""
+_HEAD: Final = _struct(*layout.HEAD)
+_RUN: Final = _struct(*layout.RUN)
+_BODY: Final = _struct(*layout.BODY)
+_FORM: Final = _struct(*layout.FORM)
+_LANED: Final = _struct(*layout.LANED)
+_LONGEST: Final = [2 ** (8 * part.width) - 1 for part in layout.FORM]
+_RARE: Final = [
+    (number, name, getattr(USUAL, name)) for number, name in layout.RARE.items() if name not in layout.DERIVED
+]
 
-    shown: int  #: 0: the lane holds it, 1: shows it, 2: is a lock, and the job's own
-    since: int
-    place: int
-    label: str
-    lane: str
-    seq: int
-    created: int
-    size: int
-    payload: bytes | None
-
-    def header(self) -> Header:
-        return replace(
-            kind(self.label, self.lane),
-            state="ready" if self.shown else "held",
-            created=self.created,
-            since=self.since,
-            seq=self.place,
-            arrival=self.seq,
-            size=self.size,
-        )
-
-
-class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What lease stores of one: the same, after what it adds."""
-
-    claim: str
-    started: int
-    fence: int
-    label: str
-    seq: int
-    created: int
-    size: int
-    payload: bytes | None
-
-    @property
-    def ready(self) -> Header:
-        """What it has in common with those alike."""
-        return kind(self.label)
-
-    def header(self) -> Header:
-        plain = Plain(self.label, self.seq, self.created, self.size, None)
-        return Running(self.claim, self.started, self.fence, plain.header()).header()
-
-
-class BegunLaned(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The same of one with a lane."""
-
-    claim: str
-    started: int
-    fence: int
-    since: int
-    place: int
-    label: str
-    lane: str
-    seq: int
-    created: int
-    size: int
-    payload: bytes | None
-
-    @property
-    def ready(self) -> Header:
-        return kind(self.label, self.lane)
-
-    def header(self) -> Header:
-        found = Laned(1, self.since, self.place, self.label, self.lane, self.seq, self.created, self.size, None)
-        return Running(self.claim, self.started, self.fence, found.header()).header()
-
-
-class Running(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What lease stores of other jobs: the header as it found it, and what it adds."""
-
-    claim: str
-    started: int
-    fence: int
-    ready: Header
-    payload: ClassVar[bytes | None] = None  #: that of such a job is kept apart
-
-    def header(self) -> Header:
-        if self.ready.state == "running":
-            return self.ready
-        return replace(
-            self.ready,
-            state="running",
-            since=self.started,
-            claim=self.claim,
-            started=self.started,
-            fence=self.fence,
-            starts=self.ready.starts + 1,
-        )
-
-
-class Done(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What complete stores of a job that is as lease left it: that, and what it adds."""
-
-    since: int
-    result: int
-    running: msgspec.Raw
-
-    def header(self) -> Header:
-        running = read_running(bytes(self.running))
-        last = f"{running.claim}\x1fcomplete\x1fok"
-        return replace(
-            running.header(), state="done", since=self.since, result=self.result, claim="", last=last, reason=""
-        )
-
-
-#: The first byte of what is stored tells which of these it is; a header is a longer array.
-PLAIN: Final = 0xD9
-LANED: Final = 0x99
-BEGUN: Final = 0x98
-BEGUN_LANED: Final = 0x9B
-RUNNING: Final = 0x94
-DONE: Final = 0x93
-
-_FIVE: Final = b"\x95"
-_LONGEST: Final = 255  #: bytes of a label
-
-_plain = msgspec.msgpack.Decoder(Plain).decode
-_laned = msgspec.msgpack.Decoder(Laned).decode
-_begun = msgspec.msgpack.Decoder(Begun).decode
-_begun_laned = msgspec.msgpack.Decoder(BegunLaned).decode
-_header = msgspec.msgpack.Decoder(Header).decode
-_running = msgspec.msgpack.Decoder(Running).decode
-_done = msgspec.msgpack.Decoder(Done).decode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def pack(header: Header) -> bytes:
-    """A new job's header as enqueue takes it; of one that can do with a label, see `Plain`, only that and its lane."""
-    if header.nonce or header.unique or header.due or header.expires:
-        return _encode(header)
-    lanes = header.lanes
-    if lanes and (header.batch or len(lanes) > 1 or not _is_only_limited(lanes[0])):
-        return _encode(header)
+class Running(msgspec.Struct, frozen=True, gc=False):
+    """What a worker needs of a job that it was given."""
+
+    claim: str
+    started: int
+    fence: int
+    ready: Header  #: what does not change while it runs, and is mostly shared by those alike; and whether to cancel it
+    payload: bytes | None = None  #: a small one
+    record: bytes = b""
+
+    def header(self) -> Header:
+        return read_header(self.record)
+
+
+class _Record(NamedTuple):
+    """The sections of a record, told apart; their lengths add up."""
+
+    state: State
+    flags: int
+    since: int
+    run: bytes
+    body: bytes
+    arrival: bytes
+    form: bytes  #: without that
+    payload: bytes
+
+
+def pack(header: Header, more: tuple[Any, ...] = ()) -> bytes:
+    """A new job as enqueue takes it: its form. `more`: numbers and values of fields that only another version knows."""
     label = _label(header.queue, header.priority, header.task, header.keep, header.retries, header.batch)
-    lane = _short(lanes[0]) if lanes else b""
-    return label + lane if label and (lane or not lanes) else _encode(header)
+    lanes, lane = header.lanes, b""
+    rare: list[Any] = []
+    for number, name, usual in _RARE:
+        if (value := getattr(header, name)) != usual:
+            rare += number, value
+    if len(lanes) == 1 and len(packed := lanes[0].encode()) <= _LONGEST[1]:
+        lane = packed
+    elif lanes:
+        rare += layout.NUMBERS["lanes"], lanes
+    if header.state and header.home != bool(lane):
+        rare += layout.NUMBERS["home"], header.home
+    if header.state and not lane and header.arrival != header.seq:
+        rare += layout.NUMBERS["arrival"], header.arrival
+    if unexplained := header.starts - _explained(header) if header.state else 0:
+        rare += layout.NUMBERS["starts"], unexplained
+    rare += more
+    rare_packed = _encode(rare) if rare else b""
+    if len(label) > _LONGEST[0] or len(rare_packed) > _LONGEST[2]:
+        raise ValueError("what describes this job, its names and lanes and unique key, is longer than 64 KiB")
+    return _FORM.pack(len(label), len(lane), len(rare_packed)) + label + lane + rare_packed
+
+
+def write(header: Header, payload: bytes | None, more: tuple[Any, ...] = ()) -> bytes:
+    """The record of a job as the scripts write it; a large payload is not part of it."""
+    run = b""
+    if header.fence or header.started or header.claim:
+        run = _RUN.pack(*_halves(header.started), header.fence) + header.claim.encode()
+    flags = header.result * layout.RESULT + header.cancelling * layout.CANCELLING
+    head = _HEAD.pack(ord(layout.LETTERS[cast("State", header.state)]), flags, len(run), *_halves(header.since))
+    size = header.size if header.size >= 0 else layout.LOST
+    body = _BODY.pack(size, *_halves(header.seq), *_halves(header.created))
+    form = pack(header, more)
+    if to := _lane_end(form):
+        form = form[:to] + _LANED.pack(*_halves(header.arrival)) + form[to:]
+    inside = payload or b"" if _is_inside(header.state, size, header.compact) else b""
+    return head + run + body + form + inside
+
+
+def _lane_end(form: bytes) -> int:
+    """Where the lane ends in a form; 0 without one."""
+    label, lane, _ = _FORM.unpack_from(form)
+    return _FORM.size + label + lane if lane else 0
 
 
 def is_plain(header: Header) -> bool:
-    """Whether a new job can do with a label, and asks for no lane and no batch."""
-    return not header.lanes and not header.batch and pack(header)[0] == PLAIN
+    """Whether a new job asks for no lane and no batch, and says nothing rare."""
+    _, lane, rare = _FORM.unpack_from(pack(header))
+    return not (lane or rare or header.batch)
 
 
-def _is_only_limited(lane: str) -> bool:
-    _, *rest = lane.split(_SEPARATOR)
-    return not rest or not (rest[1] or rest[3])  # a rate, or an order
+def read_new(form: bytes) -> Header:
+    """The header that `pack` was given, as far as it matters."""
+    return replace(_header_of(form), state="", arrival=0)
+
+
+def read_header(record: bytes) -> Header:
+    """What is stored of a job; a `msgspec.MsgspecError` if it cannot be read."""
+    found = _sections(record)
+    shared = _header_of(found.form)
+    size, *halves = _BODY.unpack(found.body)
+    seq, created = _joined(halves)
+    arrival = _joined(list(_LANED.unpack(found.arrival)))[0] if found.arrival else shared.arrival
+    started, fence, claim = _run(found.run)
+    last, reason = shared.last, shared.reason
+    if found.state == "done" and claim:  # complete has left it there
+        claim, last, reason = "", _SEPARATOR.join((claim, "complete", "ok")), ""
+    header = replace(
+        shared,
+        state=found.state,
+        since=found.since,
+        seq=seq,
+        arrival=seq if arrival == _AS_SEQ else arrival,
+        created=created,
+        size=-1 if size == layout.LOST else size,
+        started=started,
+        fence=fence,
+        claim=claim,
+        result=found.flags % layout.CANCELLING // layout.RESULT,
+        cancelling=found.flags // layout.CANCELLING,
+        last=last,
+        reason=reason,
+    )
+    return replace(header, starts=header.starts + _explained(header))
+
+
+def read_running(record: bytes) -> Running:
+    """The same for a worker, which needs little of it. Every job comes by here, so it is written out."""
+    try:
+        flags, run, high, low, fence = _running_front(record)
+        body_at = _HEAD.size + run
+        size, label, lane, rare = _lengths(record, body_at)
+        form_at = body_at + _BODY.size
+        lane_end = form_at + _FORM.size + label + lane
+        to = rare_at = lane_end + _LANED.size if lane else lane_end
+        claim = record[_HEAD.size + _RUN.size : body_at].decode()
+        if rare:
+            to += rare
+            ready = _header_of(record[form_at:lane_end] + record[rare_at:to])
+        else:
+            ready = _known_form(record[form_at:lane_end])
+    except (struct.error, ValueError):
+        raise msgspec.DecodeError("the record of a job cannot be read") from None
+    if len(record) - to != (size if size < layout.INLINE else 0):
+        raise msgspec.DecodeError("the record of a job is cut off")
+    if flags >= layout.CANCELLING:
+        ready = replace(ready, cancelling=1)
+    return Running(claim, high << 32 | low, fence, ready, record[to:] or None, record)
+
+
+_running_front: Final = Struct(f">xBB{layout.HEAD[-1].width}x" + _RUN.format.removeprefix(">")).unpack_from
+_lengths: Final = Struct(f">I{_BODY.size - layout.BODY[0].width}x" + _FORM.format.removeprefix(">")).unpack_from
+
+
+def read_payload(record: bytes) -> bytes | None:
+    """The payload that is part of a record, if it is; the same error."""
+    found = _sections(record)
+    (size,) = _SIZE.unpack_from(found.body)
+    return found.payload if _is_inside(found.state, size, _header_of(found.form).compact) else None
+
+
+def form_in(record: bytes) -> tuple[int, int, int]:
+    """How long label, lane and rare fields of a record are."""
+    label, lane, rare = _FORM.unpack_from(_sections(record).form)
+    return label, lane, rare
+
+
+def is_owner(record: bytes) -> bool:
+    """Whether a job that waits has its lock already, so that lease need not ask: see lib/locks.lua."""
+    return len(record) > 1 and record[1] & layout.OWNER != 0
+
+
+def _sections(record: bytes) -> _Record:
+    try:
+        letter, flags, run_size, *since = _HEAD.unpack_from(record)
+        state = _STATES[letter]
+        body_at = _HEAD.size + run_size
+        form_at = body_at + _BODY.size
+        (size,) = _SIZE.unpack_from(record, body_at)
+        label, lane, rare = _FORM.unpack_from(record, form_at)
+    except (struct.error, KeyError):
+        raise msgspec.DecodeError("the record of a job cannot be read") from None
+    lane_end = form_at + _FORM.size + label + lane
+    rare_at = lane_end + (_LANED.size if lane else 0)
+    to = rare_at + rare
+    form = record[form_at:lane_end] + record[rare_at:to]
+    inside = size if _is_inside(state, size) else 0
+    if inside and rare and state in _ENDED and _header_of(form).compact:
+        inside = 0
+    if len(record) != to + inside or 0 < run_size < _RUN.size:
+        raise msgspec.DecodeError("the record of a job is cut off")
+    (time,) = _joined(since)
+    run, body, arrival = record[_HEAD.size : body_at], record[body_at:form_at], record[lane_end:rare_at]
+    return _Record(state, flags, time, run, body, arrival, form, record[to:])
+
+
+_SIZE: Final = _struct(layout.BODY[0])
+_ENDED: Final = frozenset({"dead", "cancelled"})
+
+
+def _is_inside(state: str, size: int, compact: int = 0) -> bool:
+    return size < layout.INLINE and state != "done" and not compact
+
+
+def _explained(header: Header) -> int:
+    """How often it was started, as far as its other counts tell."""
+    return header.failures + header.crashes + header.releases + (header.state in {"running", "done"})
+
+
+def _halves(number: int) -> tuple[int, int]:
+    return number >> 32, number & 0xFFFFFFFF
+
+
+def _joined(halves: list[int]) -> list[int]:
+    return [high << 32 | low for high, low in zip(halves[::2], halves[1::2], strict=True)]
+
+
+def _run(run: bytes) -> tuple[int, int, str]:
+    if not run:
+        return 0, 0, ""
+    high, low, fence = _RUN.unpack_from(run)
+    try:
+        return high << 32 | low, fence, run[_RUN.size :].decode()
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 @lru_cache(maxsize=1024)
@@ -202,90 +263,51 @@ def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch:
         str(retries) if retries != USUAL.retries else "",
         *([batch] if batch else []),
     ]
-    label = _short(_SEPARATOR.join(parts))
-    # A batch may have the priority written out, which takes two bytes more.
-    return b"" if batch and not parts[1] and len(label) > _LONGEST else label
+    return _SEPARATOR.join(parts).encode()
 
 
-def _short(text: str) -> bytes:
-    """As it is stored; nothing if it is too long."""
-    packed = text.encode()
-    return bytes([PLAIN, len(packed)]) + packed if len(packed) <= _LONGEST else b""
+def _header_of(form: bytes) -> Header:
+    """What a form tells; `starts` is only what the other counts do not explain."""
+    try:
+        label, lane, rare = _FORM.unpack_from(form)
+        to = _FORM.size + label + lane
+        shared = _shared(form[_FORM.size : to - lane].decode(), form[to - lane : to].decode())
+        return replace(shared, **_read_rare(form[to:])) if rare else shared
+    except (ValueError, TypeError, struct.error):
+        raise msgspec.ValidationError("the form of a job cannot be read") from None
+
+
+_known_form: Final = lru_cache(maxsize=4096)(_header_of)  #: of those that say nothing rare
 
 
 @lru_cache(maxsize=4096)
-def kind(label: str, lane: str = "") -> Header:
-    """What jobs with this label, and this lane, have in common."""
-    try:
-        queue, priority, task, keep, retries, *rest = label.split(_SEPARATOR)
-        (batch,) = rest or ("",)
-        return Header(
-            state="ready",
-            task=task,
-            queue=queue or USUAL.queue,
-            priority=int(priority or USUAL.priority),
-            keep=int(keep or USUAL.keep),
-            retries=int(retries or USUAL.retries),
-            lanes=[lane] if lane else [],
-            home=1 if lane else 0,
-            batch=batch,
-        )
-    except ValueError:
-        raise msgspec.ValidationError("the label of a job cannot be read") from None
+def _shared(label: str, lane: str) -> Header:
+    queue, priority, task, keep, retries, *rest = label.split(_SEPARATOR)
+    (batch,) = rest or ("",)
+    return Header(
+        state="ready",
+        task=task,
+        queue=queue or USUAL.queue,
+        priority=int(priority or USUAL.priority),
+        keep=int(keep or USUAL.keep),
+        retries=int(retries or USUAL.retries),
+        lanes=[lane] if lane else [],
+        home=1 if lane else 0,
+        arrival=_AS_SEQ,
+        batch=batch,
+    )
 
 
-def read_new(raw: bytes) -> Header:
-    """The header that `pack` was given, as far as it matters."""
-    if raw[0] != PLAIN:
-        return _header(raw)
-    end = 2 + raw[1]
-    return kind(raw[2:end].decode(), raw[end + 2 :].decode())
-
-
-def read_header(raw: bytes) -> Header:
-    """A header as it is stored; a `msgspec.MsgspecError` if it cannot be read."""
-    first = raw[0] if raw else 0
-    try:
-        if first == PLAIN:
-            return _plain(_FIVE + raw).header()
-        if first == LANED:
-            return _laned(raw).header()
-        if first in {BEGUN, BEGUN_LANED, RUNNING}:
-            return read_running(raw).header()
-        return _done(raw).header() if first == DONE else _header(raw)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from None
-
-
-def is_owner(raw: bytes) -> bool:
-    """Whether a job that waits has its lock already, so that lease need not ask: see lib/locks.lua."""
-    return raw[:2] == bytes((LANED, 2))
-
-
-def read_running(raw: bytes) -> Running | Begun | BegunLaned:
-    """The same for a worker, which needs little of it, so it is not put together."""
-    first = raw[0] if raw else 0
-    try:
-        if first == BEGUN:
-            return _begun(raw)
-        if first == BEGUN_LANED:
-            return _begun_laned(raw)
-        if first == RUNNING:
-            return _running(raw)
-        header = _header(raw)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from None
-    return Running(header.claim, header.started, header.fence, header)
-
-
-def read_payload(raw: bytes) -> bytes | None:
-    """The payload that is part of what is stored of a job, if it is; the same error."""
-    first = raw[0] if raw else 0
-    try:
-        if first == PLAIN:
-            return _plain(_FIVE + raw).payload
-        if first == LANED:
-            return _laned(raw).payload
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from None
-    return read_running(raw).payload if first in {BEGUN, BEGUN_LANED} else None
+def _read_rare(packed: bytes) -> dict[str, Any]:
+    """By name; fields that only another version knows are passed over."""
+    values = _decode(packed)
+    found = {}
+    for number, value in zip(values[::2], values[1::2], strict=True):
+        name = layout.RARE.get(number)
+        if name is not None:
+            if type(value) is not type(getattr(USUAL, name)):
+                raise ValueError(name)
+            found[name] = value
+        elif number <= len(layout.FIELDS):
+            raise ValueError(number)
+    return found

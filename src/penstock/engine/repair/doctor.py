@@ -22,6 +22,7 @@ from penstock.engine.repair.audit import audit
 from penstock.engine.repair.audit_lanes import miscounts
 from penstock.engine.repair.reconcile import reconcile
 from penstock.engine.scripts import SCHEMA
+from penstock.engine.transport.retry_policy import what_to_do
 
 Level = Literal["wrong", "advice"]
 
@@ -188,7 +189,7 @@ async def _schema(made: Doctor) -> AsyncIterator[Diagnosis]:
         return  # of another type: the next check says so
     if found is not None and found.decode() != SCHEMA:
         text = f"the data has layout {found.decode()}, this Penstock knows {SCHEMA}"
-        yield Diagnosis("schema", "meta", text, "upgrade whichever is older, or use another namespace")
+        yield Diagnosis("schema", "meta", text, what_to_do(found.decode()))
 
 
 async def _kinds(made: Doctor) -> AsyncIterator[Diagnosis]:

@@ -149,7 +149,11 @@ def _first_word(error: Exception) -> str:
 
 
 def mismatch(layout: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"the data here has layout {layout}, this Penstock knows {SCHEMA}: "
-        "upgrade whichever is older, or use another namespace"
-    )
+    return SchemaMismatch(f"the data here has layout {layout}, this Penstock knows {SCHEMA}: {what_to_do(layout)}")
+
+
+def what_to_do(layout: str) -> str:
+    """The advice about data of another layout."""
+    if layout.isdecimal() and int(layout) < int(SCHEMA):
+        return "it is not converted: let the version that wrote it finish its jobs, or use another namespace"
+    return "upgrade Penstock, or use another namespace"

@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from penstock.api.context import JobContext
 from penstock.api.task import Task
 from penstock.model.options import module_name
@@ -148,7 +146,7 @@ class _Process:
         """The packed result. It raises what the job raised, ProcessDied, or NotFound if the task is not found there."""
         assert self._frames is not None
         lease = context.lease
-        self._frames.write(JobOrder(location_of(task), lease.id, msgspec.msgpack.encode(lease.found), lease.payload))
+        self._frames.write(JobOrder(location_of(task), lease.id, lease.found.record, lease.payload))
         while True:
             word, *values = await self._next(context)
             self._has_outcome = True

@@ -11,7 +11,8 @@ end
 
 -- edit(id, h, payload, other_lanes, key): other arguments, and what follows from them; a member stays in its batch's lane.
 local function edit(id, h, payload, other_lanes, key)
-  store(payloads, id, payload)
+  h.payload = payload
+  if #payload < INLINE then erase(payloads, id) end
   h[SIZE], h[UNIQUE] = #payload, key or h[UNIQUE]
   if not other_lanes then return end
   if h[TURN] > 0 then vacate(lane_of(h[LANES][h[TURN]]), id) end

@@ -72,7 +72,8 @@ function batch_kit.adopt(h)
   local b = batch_kit.one(h[BATCH])
   if not b then return end
   if b[B_PRIORITY] >= 0 then h[PRIORITY] = b[B_PRIORITY] end
-  table.insert(h[LANES], 1, 'batch:' .. b.id .. SEP .. (b[B_LIMIT] >= 0 and b[B_LIMIT] or '') .. SEP .. SEP .. SEP .. SEP .. '1')
+  local own = 'batch:' .. b.id .. SEP .. (b[B_LIMIT] >= 0 and b[B_LIMIT] or '') .. SEP .. SEP .. SEP .. SEP .. '1'
+  h[LANES] = { own, unpack(h[LANES]) }
 end
 
 local slot_of = { done = B_DONE, dead = B_DEAD, cancelled = B_CANCELLED }

@@ -8,7 +8,7 @@ local next_lines = {}   -- id → member of `held`, of those that a lane would s
 local halted = halted_in(halted_now)
 local first_fence = math.max(tonumber(fence_before or 0), now_us - 1)
 local fence = first_fence
-local claim_head, running_mark = claim .. SEP, mark_of(claim)
+local claim_head, run_front = claim .. SEP, front_of_run(claim)
 
 local function give(id, packed, payload)
   local n = #answer
@@ -59,54 +59,47 @@ end
 local function fetch_far(some, raw, from)
   local far = {}
   for i = from, #some do
-    if string.sub(raw[i] or '', -1) == NOWHERE then far[#far + 1] = some[i] end
+    local packed = raw[i] or ''
+    if #packed >= SHORTEST_RECORD and struct.unpack(SIZE_FORMAT, packed, SIZE_AT) >= INLINE then far[#far + 1] = some[i] end
   end
   fetch_payloads(far)
-end
-
--- next_kind(raw, at) → the kind of the job whose label begins there; nothing if there is none, or its task is halted.
-local function next_kind(raw, at)
-  if string.byte(raw, at + 1) ~= PLAIN then return nil end
-  local fine, kind = pcall(kind_at, raw, at)
-  return fine and not halted[kind[TASK]] and kind or nil
 end
 
 -- start_alone(some, raw, from, owners) → the position after those, from here on, that need no look at any lane; these run. They have
 -- none or, where owners are meant, a lock that is their own (lib/locks.lua).
 local function start_alone(some, raw, from, owners)
-  local mark, before = IS_BEGUN .. running_mark, 0   -- so many bytes come before the label
-  if owners then mark, before = IS_BEGUN_LANED .. running_mark, 20 end
-  local sub, byte, numbers, count, first, n, bulk = string.sub, string.byte, struct.unpack, #some, from, places.n, size
-  local i, label, length, kind, front = from
+  local sub, numbers, count, first, n, bulk = string.sub, struct.unpack, #some, from, places.n, size
+  local i, begins = from, owners and OWNER_FRONT or READY_FRONT
+  local label, form, form_to, kind, front   -- of the last ones
   local wait, alike = 0, 0   -- so long waited the last ones, so many of them
   while i <= count do
     local id, packed = some[i], raw[i]
-    if not packed or cache[id] then break end
-    if owners and (sub(packed, 1, 2) ~= IS_OWNER or shown_as[id]) then break end   -- shown: its lock was taken apart
-    if not label or sub(packed, before + 1, length) ~= label then
-      local other = next_kind(packed, before)
-      if not other then break end
-      if kind then
-        measure('wait', kind[QUEUE], wait, alike)
-        start_run(kind, some, raw, first, i - 1)
-        alike = 0
+    if not packed or cache[id] or sub(packed, 1, FRONT) ~= begins or #packed < SHORTEST_RECORD then break end
+    if owners and shown_as[id] then break end   -- its lock was taken apart
+    local since, many = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
+    local to = form_to
+    if not form or sub(packed, FORM_AT, to) ~= form then
+      local label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, FORM_AT)
+      local text = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)
+      if rare_size > 0 or (lane_size > 0) ~= owners then break end
+      to = SHORTEST_RECORD + label_size + lane_size + (owners and ARRIVAL_SIZE or 0)
+      if text ~= label then
+        local other = known_kind(text)
+        if not other or halted[other[TASK]] then break end
+        if kind then
+          measure('wait', kind[QUEUE], wait, alike)
+          start_run(kind, some, raw, first, i - 1)
+          alike = 0
+        end
+        first, kind, label = i, other, text
+        if not owners then form, form_to = other.form, to end   -- owners differ in their locks
       end
-      first, kind, label, length = i, other, other.mark, before + #other.mark
     end
-    local at, since, many, inside, within = length
-    if owners then at = at + 2 + (byte(packed, at + 2) or 0) end
-    local left = #packed - at   -- place, time and size take 23, then comes the payload: see is_inside
-    if left > 24 then
-      since, many, inside, within = numbers('>I8xI4BB', packed, at + 11)
-      if inside ~= 196 or within ~= many or left ~= many + 25 then break end
-    elseif left == 24 then
-      since, many, inside = numbers('>I8xI4B', packed, at + 11)
+    if #packed - to ~= many or many >= INLINE then
+      if not fits(#packed - to, many) then break end
       if distant[id] == nil then fetch_far(some, raw, i) end
-      if inside ~= 192 or not distant[id] then break end
-    else
-      break
+      if not distant[id] then break end
     end
-    if owners then since = numbers('>I8', packed, 4) end
     if picked > 0 and bulk + many > bytes then break end
     picked = picked + 1
     bulk = bulk + many
@@ -120,8 +113,8 @@ local function start_alone(some, raw, from, owners)
     places[n] = lines[id]
     fence = fence + 1
     local last_byte = fence % 256
-    if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
-    raw[i] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. (owners and sub(packed, 3) or packed)
+    if last_byte == 0 or not front then front = run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
+    raw[i] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. claim .. sub(packed, BODY_AT)
     i = i + 1
   end
   places.n, size = n, bulk
@@ -135,46 +128,45 @@ end
 -- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
 -- before: kind, lane, and where that ends; how big their payloads are, those whose payload is elsewhere, and the names of lanes.
 local function lanes_from(some, raw, from, mark)
-  local found, specs, ends, sizes, asked, far, sub, byte, to = {}, {}, {}, {}, {}, {}, string.sub, string.byte, #some
-  local kind, spec, at, alike
+  local found, specs, ends, sizes, asked, far, sub, numbers, to = {}, {}, {}, {}, {}, {}, string.sub, struct.unpack, #some
+  local kind, spec, at, alike, alike_to
   for i = from, to do
     local packed = raw[i]
-    if not packed or sub(packed, 1, 2) ~= mark or cache[some[i]] then to = i - 1 break end
-    if not alike or sub(packed, 21, at) ~= alike then
-      kind, at, spec = laned_at(packed, 20, kind)
-      if halted[kind[TASK]] then to = i - 1 break end
+    if not packed or sub(packed, 1, FRONT) ~= mark or cache[some[i]] or #packed < SHORTEST_RECORD then to = i - 1 break end
+    local many, label_size, lane_size, rare_size = numbers(SIZE_FORMAT, packed, BODY_AT), numbers(FORM_FORMAT, packed, FORM_AT)
+    if lane_size == 0 or rare_size > 0 then to = i - 1 break end
+    at = SHORTEST_RECORD + label_size + lane_size
+    if not alike or at ~= alike_to or sub(packed, LABEL_AT, at) ~= alike then
+      kind, spec = known_kind(sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)), sub(packed, LABEL_AT + label_size, at)
+      if not kind or halted[kind[TASK]] then to = i - 1 break end
       local name = lane_name(spec)
-      alike, asked[#asked + 1] = name ~= spec and kind.laned_mark, name
+      asked[#asked + 1] = name
+      alike, alike_to = name ~= spec and kind[BATCH] ~= '' and sub(packed, LABEL_AT, at), at
       found[i], specs[i], ends[i] = kind, spec, at
     end
-    local left, inside, within = #packed - at, byte(packed, at + 24, at + 25)   -- see is_inside
-    if inside == 196 and within and left == within + 25 then
-      sizes[i] = within
-    elseif inside == 192 and left == 24 then
-      sizes[i], far[#far + 1] = struct.unpack('>I4', packed, at + 20), some[i]
-    else
-      to = i - 1
-      break
-    end
+    if not fits(#packed - at - ARRIVAL_SIZE, many) then to = i - 1 break end
+    sizes[i] = many
+    if many >= INLINE then far[#far + 1] = some[i] end
   end
   return to, found, specs, ends, sizes, far, asked
 end
 
--- start_shared(some, raw, from, to, kind, lane, row, sizes, is_held) → the position after those of one kind that this lane,
+-- start_shared(some, raw, from, to, kind, lane, row, sizes, is_held, lane_end) → the position after those of one kind that this lane,
 -- which shows or holds them, has room for, and that fit into the answer; they are got ready to run.
-local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held)
+local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held, lane_end)
   local slots, exits = pile(5, 'ZADD', holders), pile(3, 'ZREM', is_held and held or ready)
   local members = is_held and next_lines or lines
-  local mark, slot_head, priority = IS_BEGUN_LANED .. running_mark, lane.name .. SEP, kind[PRIORITY]
+  local slot_head, priority = lane.name .. SEP, kind[PRIORITY]
   local what, queue, wait, alike = is_held and 'lane' or 'wait', kind[QUEUE], 0, 0   -- so long waited the last ones, so many of them
   local line_head = slot_head .. queue .. SEP
   local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
   local sub, numbers, many, bulk, shows_more, front, block, start = string.sub, struct.unpack, picked, size, false, nil, nil, nil
   while at <= to and free >= 1 do
     local id, packed = some[at], raw[at]
-    local since, number = numbers('>I8xI8', packed, 4)
+    local since = numbers(TIME_FORMAT, packed, SINCE_AT)
     local member, waited = members[id], now - since
     if is_held then   -- is it this one that the lane would show next?
+      local number = numbers(TIME_FORMAT, packed, lane_end + 1)   -- its arrival
       local low = number % 256
       if number - low ~= block then
         block, start = number - low, line_head .. sub(rank_of(priority, number), 1, -3)
@@ -199,8 +191,8 @@ local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held
     alike = alike + 1
     fence = fence + 1
     local last_byte = fence % 256
-    if last_byte == 0 or not front then front = mark .. sub(struct.pack('>I8', fence), 1, 7) end
-    raw[at] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. sub(packed, 3)
+    if last_byte == 0 or not front then front = run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
+    raw[at] = front .. (bytes_of[last_byte] or bytes_of.new(last_byte)) .. claim .. sub(packed, BODY_AT)
     at = at + 1
   end
   measure(what, queue, wait, alike)
@@ -216,7 +208,7 @@ end
 -- start_laned(some, raw, from, state) → the same for those with a lane, which shows or holds them.
 local function start_laned(some, raw, from, state)
   local is_held = state == 'held'
-  local fine, to, kinds_of, specs, ends, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and IS_HELD or IS_SHOWN)
+  local fine, to, kinds_of, specs, ends, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and HELD_FRONT or READY_FRONT)
   if not fine or to < from then return from end
   fetch_payloads(far)
   need_lanes()
@@ -235,7 +227,7 @@ local function start_laned(some, raw, from, state)
       local other = specs[last + 1]   -- nothing if it is the same
     until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
     local lane, row = only_limited(spec, kind[QUEUE])
-    if lane then at = start_shared(some, raw, at, last, kind, lane, row, sizes, is_held) end
+    if lane then at = start_shared(some, raw, at, last, kind, lane, row, sizes, is_held, lane_end) end
   end
   start_run(kind, some, raw, first, at - 1)
   return at

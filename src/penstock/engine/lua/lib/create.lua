@@ -44,7 +44,7 @@ local function create(verb, id, h, payload, text)
   if #h[LANES] > 1 then h[LANES] = once_each(h[LANES]) end
   h[CREATED], h[SIZE] = h[BATCH] == '' and now or batch_kit.since(h[BATCH]), #payload
   h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
-  store(payloads, id, payload)
+  h.payload = payload
   if h[DUE] > now then
     move(verb, id, h, 'scheduled', text)
   else

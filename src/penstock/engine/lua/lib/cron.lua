@@ -37,7 +37,7 @@ end
 local function spawn(schedule, id, packed, payload)
   need_create()
   if read({ id })[1] or spoilt[id] then return 'made' end
-  local h = decode(packed)
+  local h = new_header(packed)
   if h[UNIQUE] ~= '' and holder(h[UNIQUE]) then return 'unique' end
   create('enqueue', id, h, payload, 'cron ' .. schedule)
   return 'made'

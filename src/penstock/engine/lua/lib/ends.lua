@@ -11,7 +11,7 @@ function endings.look_at()
   local function spawn(b, which, what)
     local raw = call('HGET', batches, 'spec' .. SEP .. b.id) or ''
     local parts = { pcall(struct.unpack, '>I4c0I4c0I4c0I4c0I4c0I4c0', raw) }
-    local h = parts[1] and decode(parts[which])
+    local h = parts[1] and new_header(parts[which])
     local id = b.id .. '@' .. what .. '-' .. b[B_GENERATION]
     local there = read({ id })[1]
     if there and there[CREATED] < b[B_CREATED] then   -- of a batch that had this id before

@@ -55,6 +55,7 @@ end
 
 local function tell()
   local entry = {}
+  add_measured()
   for i, one in ipairs(groups) do
     tally(sums, one[1], one[2], one[7])
     one[6], one[7] = table.concat(one[6], SEP), nil

@@ -18,6 +18,7 @@ local function halt(id, task)
   end
   if not at then
     at = #h[LANES] + 1
+    h[LANES] = { unpack(h[LANES]) }   -- those of one kind may share the former
     h[LANES][at] = spec
     if at == 1 then h[HOME] = 1 end
   end

@@ -1,71 +1,12 @@
 -- Headers: reading them, and the one index that a job's state puts it in.
 -- keys: jobs scheduled ready held leases dead finished tombs
 
--- A header is an array of FIELDS values; jobs that have none get one here (lib/label.lua). Lease and complete do not rewrite it,
--- they put something in front: [claim, started, fence, header] is a job that runs, [since, result, the former] one that is
--- done; each number in nine bytes. So these two read only the first HOT values of a header. Every other verb unwraps it.
+-- A header is a record taken apart (lib/record.lua): a table of FIELDS values, in the order that job.Header has them in.
 
 local cache = {}    -- id → header, so that an id named twice in a page is one job
 local spoilt = {}   -- id → true, where something is stored that is no header
 local lines = {}    -- id → member of `ready`, where it is known already
 local shown_as = {} -- id → what will be stored of those that enqueue places, a lane shows, or whose lock was taken apart
-
--- checked(h) → the header; an error if a value that is reckoned with is no number, or one that is joined no text.
-local function checked(h)
-  local _ = h[PRIORITY] + h[SEQ] + h[SINCE] + h[EXPIRES] + h[KEEP] + h[SIZE] + h[FAILURES] + h[CRASHES]
-    + h[STARTED] + #h[QUEUE] + #h[TASK] + #h[UNIQUE] + #h[LANES] + #h[BATCH] + #h[CLAIM] + h[HOME] + h[TURN]
-    + h[ARRIVAL]
-  if type(h[STATE]) ~= 'string' or type(h[QUEUE]) ~= 'string' or type(h[TASK]) ~= 'string' then error('no text') end
-  if h[TURN] > #h[LANES] then error('no such lane') end
-  if (h[STATE] == 'held' or (h[STATE] == 'ready' and #h[LANES] > 0)) and not h[LANES][h[HOME]] then error('no home') end
-  return h
-end
-
--- glance(raw, at) → the first values of the header that begins there.
-local function glance(raw, at) return checked(listed(cmsgpack.unpack_limit(raw, HOT, at + 3))) end
-
--- whole(raw) → all of a header, unwrapped. It is read as the values that follow its three bytes of length: as an array it
--- would grow value by value, at twice the price.
-local function whole(raw)
-  local at, since, result, claim, started, fence = 0
-  if string.sub(raw, 1, 1) == IS_DONE then at, since, result = cmsgpack.unpack_limit(raw, 2, 1) end
-  local first = string.byte(raw, at + 1)
-  local shown, lane_since, number, h
-  if first == RUNNING or first == BEGUN or first == BEGUN_LANED then
-    at, claim, started, fence = cmsgpack.unpack_limit(raw, 3, at + 1)
-  elseif first == LANED then
-    at, shown = cmsgpack.unpack_limit(raw, 1, at + 1)
-  end
-  if first == LANED or first == BEGUN_LANED then at, lane_since, number = cmsgpack.unpack_limit(raw, 2, at) end
-  local mark, high, low = string.byte(raw, at + 1, at + 3)
-  if mark == PLAIN then
-    h = labelled(raw, at, shown == 0 and 'held' or 'ready', lane_since, number)
-    h.is_owner = shown == 2   -- as it is stored; a move does not change it
-  elseif mark == 220 then
-    h = listed(cmsgpack.unpack_limit(raw, high * 256 + low, at + 3))
-  else
-    return nil
-  end
-  checked(h)
-  local _ = h[CREATED] + h[DUE] + h[STARTS] + h[RELEASES] + h[GENERATION] + h[FENCE] + h[COMPACT]
-    + #h[NONCE] + #h[LAST] + #h[REASON] + #h[DEATH]
-  if claim then
-    h[STATE], h[SINCE], h[CLAIM], h[STARTED], h[FENCE] = 'running', started, claim, started, fence
-    h[STARTS] = h[STARTS] + 1
-  end
-  if since then
-    h[STATE], h[SINCE], h[RESULT], h[REASON] = 'done', since, result, ''
-    h[CLAIM], h[LAST] = '', claim .. SEP .. 'complete' .. SEP .. 'ok'
-  end
-  h[FINISH] = h[FINISH] or 0   -- one that was stored before there were batches
-  return h
-end
-
--- decode(raw) → a header, or nil if it is none.
-local function decode(raw)
-  local fine, h = pcall(whole, raw)
-  return fine and h or nil
-end
 
 -- known_as(id, raw) → the header of a job of which this is stored; nil if there is none or it cannot be understood.
 local function known_as(id, raw)
@@ -95,9 +36,9 @@ local function read(ids)
   return found
 end
 
--- headers_of(ids, quick) → the headers. quick(id, packed, i) gives the first values of one that is as most are, or nothing;
--- of the others, and of all if one of them cannot be understood, all values are read.
-local stored = {}   -- id → what is stored of those of which only the first values were read
+-- headers_of(ids, quick) → the headers. quick(id, packed, i) gives that of one whose record will stay as it is but for its head, or
+-- nothing; of the others, and of all if one of them cannot be understood, a new record will be made.
+local stored = {}   -- id → the record of those that are to stay as they are
 local function quick_ones(ids, raw, quick)
   local found = {}
   for i = 1, #ids do
@@ -118,9 +59,17 @@ local function headers_of(ids, quick)
   return found
 end
 
--- glimpse(id, packed) → the first values of a header that nothing was put in front of, as those of most that wait and have one.
+-- glimpse(id, packed) → the header of a job that waits to run.
 local function glimpse(_, packed)
-  if string.sub(packed, 1, 9) == BARE_READY or string.sub(packed, 1, 8) == BARE_HELD then return glance(packed, 0) end
+  local letter = string.sub(packed, 1, 1)
+  if letter == IS_READY or letter == IS_HELD then return parse(packed) end
+end
+
+-- take_apart(id, h) → the header of a job of which that was read: a new record will be made of it.
+local function take_apart(id, h)
+  h, stored[id] = cache[id] or h, nil
+  cache[id] = h
+  return h
 end
 
 -- last_part(member) → what follows its last separator: mostly an id.

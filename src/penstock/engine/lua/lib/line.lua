@@ -62,7 +62,8 @@ local wanted = {}   -- id → the lane that such a one asks for
 local function show_alike(id, member, kind, verb)
   local queue, priority = kind[QUEUE], kind[PRIORITY]
   local packed, b = stored[id], kind[BATCH] ~= '' and batch_kit.one(kind[BATCH])
-  local since, number = struct.unpack('>I8xI8', packed, 4)
+  local since = struct.unpack(TIME_FORMAT, packed, SINCE_AT)
+  local number = struct.unpack(TIME_FORMAT, packed, SHORTEST_RECORD + #kind.label + #wanted[id] + 1)   -- its arrival
   local name = lane_name(wanted[id])
   local row_name = name .. SEP .. queue .. SEP
   local is_it = row_name .. near_rank(priority, number) .. SEP .. id == member
@@ -71,7 +72,7 @@ local function show_alike(id, member, kind, verb)
     return show(id, member, read({ id })[1], verb)
   end
   sequence = (sequence or tonumber(seq_before or 0)) + 1
-  packed = IS_SHOWN .. struct.pack('>BI8BI8', 207, now, 207, sequence) .. string.sub(packed, 21)
+  packed = shown_record(packed, READY_FRONT, sequence)
   shown_as[id] = packed
   put(2, 'HSET', jobs, id, packed)
   put(3, 'ZREM', held, member)
@@ -85,14 +86,13 @@ local function show_alike(id, member, kind, verb)
   return true
 end
 
--- glimpse_of_waiter(id, packed) → the first values of a header, or the kind of one without; nothing if that is cut off.
-local last_kind
+-- glimpse_of_waiter(id, packed) → the header of one that a lane holds, or its kind if there is no more to say; nothing if it is cut off.
 local function glimpse_of_waiter(id, packed)
-  if string.sub(packed, 1, 2) ~= IS_HELD then return glimpse(id, packed) end
-  local kind, at, spec = laned_at(packed, 20, last_kind)
-  if is_inside(packed, at + 23) == nil then return nil end
+  if string.sub(packed, 1, FRONT) ~= HELD_FRONT or says_rare(packed) then return glimpse(id, packed) end
+  local kind, spec, to = form_in(packed)
+  if not spec or not fits(#packed - to, struct.unpack(SIZE_FORMAT, packed, SIZE_AT)) then return nil end
   if kind[BATCH] ~= '' then need_batches() end
-  last_kind, wanted[id] = kind, spec
+  wanted[id] = spec
   return kind
 end
 
@@ -127,7 +127,7 @@ local function show_next(names, verb)
   local members, ids, headers = next_ones(names)
   for i, member in ipairs(members) do
     local h = headers[i]
-    all_were = (h and h.mark and show_alike or show)(ids[i], member, h, verb) and all_were
+    all_were = (h and h.form and show_alike or show)(ids[i], member, h, verb) and all_were
   end
   if not all_were then return show_next(names, verb) end
 end

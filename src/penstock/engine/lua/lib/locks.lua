@@ -1,7 +1,7 @@
 -- Locks that one queue uses, as most are. Such a lock belongs to the job that it shows, from when that is shown until it has run,
 -- so that lease need not look at the lock at all. What is stored of the lock is what any lane would store that shows this job,
--- but -1 for how many are in use, and how many wait in five bytes; what is stored of the job begins with IS_OWNER instead of
--- IS_SHOWN. Here it is read and written as text. Whoever else has to do with it takes it apart (lane_apart in lib/lanes.lua): then
+-- but -1 for how many are in use, and how many wait in five bytes; what is stored of the job begins with OWNER_FRONT instead of
+-- READY_FRONT. Here it is read and written as text. Whoever else has to do with it takes it apart (lane_apart in lib/lanes.lua): then
 -- it is like any other lane, until enqueue or complete shows a job of it anew.
 
 -- on demand: need_locks
@@ -55,12 +55,6 @@ local function next_of_freed(names, from)
   return members, ids
 end
 
--- waiting_kind(packed) → the kind of a job without a header; nothing if it is not one.
-local function waiting_kind(packed)
-  local fine, kind = pcall(kind_at, packed, 20)
-  return fine and kind or nil
-end
-
 -- show_freed(names, from) → the position after those locks, from this one on, that were freed and show their next waiters now:
 -- at the tail of their line, so that lanes take turns. Up to the first of which anything is not as it should be: the waiter has no
 -- header and asks for that lock alone. From one to the next little of what is written differs.
@@ -68,40 +62,42 @@ function lock_kit.show_freed(names, from)
   local members, ids = next_of_freed(names, from)
   if #ids == 0 then return from end
   local raw, records, exits, places = call('HMGET', jobs, unpack(ids)), pile(2, 'HSET', jobs), pile(3, 'ZREM', held), pile(5, 'ZADD', ready)
-  local a, b, c, sub, byte, numbers = records.n, exits.n, places.n, string.sub, string.byte, struct.unpack
+  local a, b, c, sub, numbers = records.n, exits.n, places.n, string.sub, struct.unpack
+  local front, place_start = OWNER_FRONT .. struct.pack(TIME_FORMAT, now), nil
   local number, at = sequence or tonumber(seq_before or 0), from
   local wait, alike = 0, 0   -- so long waited the last ones, so many of them
-  local kind, label, length, queue, mark, size, block, rank_start, line_head, front
+  local kind, label, queue, mark, size, block, rank_start, line_head
   for i = 1, #ids do
     local packed, id, name = raw[i], ids[i], names[at]
     local turn = freed[name]
-    if not packed or sub(packed, 1, 2) ~= IS_HELD or cache[id] or #id > 31 then break end
-    if not label or sub(packed, 21, length) ~= label then
-      kind = waiting_kind(packed)
+    if not packed or sub(packed, 1, FRONT) ~= HELD_FRONT or cache[id] or #id > 31 or #packed < SHORTEST_RECORD then break end
+    local since, many, _, _, label_size, lane_size, rare_size = numbers(SINCE_TO_RARE, packed, SINCE_AT)
+    local text, to = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size), SHORTEST_RECORD + label_size + lane_size
+    if rare_size > 0 or #packed < to + ARRIVAL_SIZE then break end
+    local arrival = numbers(TIME_FORMAT, packed, to + 1)
+    local low = arrival % 256
+    if text ~= label then
+      kind = known_kind(text)
       if not kind then break end
       measure('lane', queue, wait, alike)
-      label, length, queue, alike = kind.mark, #kind.mark + 20, kind[QUEUE], 0
+      label, queue, alike = text, kind[QUEUE], 0
       block, line_head, size = nil, nil, nil
     end
-    local to = length + 2 + #name   -- that is after the lane, if it is the same
-    local since, arrival = numbers('>I8xI8', packed, 4)
-    local low, left, inside, within = arrival % 256, #packed - to, byte(packed, to + 24, to + 25)
     if arrival - low ~= block then
       block, rank_start = arrival - low, turn.row .. sub(rank_of(kind[PRIORITY], arrival), 1, -3)
     end
-    if turn.queue ~= queue or sub(packed, length + 3, to) ~= name
+    if turn.queue ~= queue or sub(packed, LABEL_AT + label_size, to) ~= name
       or name .. rank_start .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id ~= members[i]
-      or left ~= (inside == 192 and 24 or inside == 196 and within and within + 25) then break end
+      or not fits(#packed - to - ARRIVAL_SIZE, many) then break end
     number = number + 1
     low = number % 256
     if not line_head or low == 0 then
-      front = IS_OWNER .. sub(struct.pack('>BI8BI8', 207, now, 207, number), 1, 17)
-      line_head = queue .. SEP .. sub(rank_of(kind[PRIORITY], number), 1, -3)
+      line_head, place_start = queue .. SEP .. sub(rank_of(kind[PRIORITY], number), 1, -3), sub(struct.pack(TIME_FORMAT, number), 1, -2)
     end
     if #id ~= size then mark, size = lock_kit.owner_mark(kind[PRIORITY], id), #id end
     a = a + 2
     records[a - 1] = id
-    records[a] = front .. (bytes_of[low] or bytes_of.new(low)) .. sub(packed, 21)
+    records[a] = front .. sub(packed, BODY_AT, SEQ_AT - 1) .. place_start .. (bytes_of[low] or bytes_of.new(low)) .. sub(packed, CREATED_AT)
     b = b + 1
     exits[b] = members[i]
     c = c + 2
@@ -141,9 +137,9 @@ function lock_kit.handed_over(lane)
   local queue, row = only_row(lane)
   local id = row and not row.shown[2] and row.shown[1]
   local packed = id and #id <= 31 and not cache[id] and shown_as[id]
-  if not packed or string.sub(packed, 1, 2) ~= IS_SHOWN then return nil end
-  local kind = kind_at(packed, 20)
-  if text_at(packed, 20 + #kind.mark) ~= lane.name or kind[QUEUE] ~= queue or kind[PRIORITY] > 99 then return nil end
-  put(2, 'HSET', jobs, id, IS_OWNER .. string.sub(packed, 3))
+  if not packed or string.sub(packed, 1, FRONT) ~= READY_FRONT or says_rare(packed) then return nil end
+  local kind, spec = form_in(packed)
+  if spec ~= lane.name or kind[QUEUE] ~= queue or kind[PRIORITY] > 99 then return nil end
+  put(2, 'HSET', jobs, id, OWNER_FRONT .. string.sub(packed, FRONT + 1))
   return lock_kit.start_of(lock_kit.forms(queue), row.waiting) .. lock_kit.owner_mark(kind[PRIORITY], id) .. id
 end

@@ -1,19 +1,20 @@
 -- What a call leaves for the next, where its script is kept as a function: how labels and numbers are written, which mostly are
 -- those of the call before. Never anything that is stored. What tells that it is known is set last: a call may be killed.
 
-local labels = {}   -- kept: mark → what it says, of up to 256
-local tails = {}    -- kept: size of a small payload → how a record tells it
+local labels = {}   -- kept: form → what it says, of up to 256
 local near = {}     -- kept: how the last numbers were written
 
 -- news_of(verb, queue, task, attempt) → how a line of an event begins; ids follow.
 local function news_of(verb, queue, task, attempt) return '\150' .. cmsgpack.pack(verb, queue, task, attempt, '') end
 
--- label_in(mark) → queue, line (queue and priority) and task of the jobs that come so, the first place of that priority as a score
--- of `heads`, and how their news begin; nothing if they have a lane or a batch.
-local function label_in(mark)
-  local label = labels[mark]
+-- label_in(form) → queue, line (queue and priority) and task of the jobs that come so, the first place of that priority as a score
+-- of `heads`, and how their news begin; nothing if they have a lane or a batch, or say anything rare.
+local function label_in(form)
+  local label = labels[form]
   if label then return label end
-  local queue, priority, task = string.match(mark, '^..([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')
+  local _, lane, rare = struct.unpack(FORM_FORMAT, form)
+  if lane + rare > 0 then return nil end
+  local queue, priority, task = string.match(string.sub(form, FORM_SIZE + 1), '^([^\31]*)\31(%d*)\31([^\31]+)\31%d*\31%d*$')
   if not task then return nil end
   queue, priority = queue ~= '' and queue or USUAL_QUEUE, priority ~= '' and priority or USUAL_PRIORITY
   label = {
@@ -22,7 +23,7 @@ local function label_in(mark)
   }
   near.labels = (near.labels or 0) + 1
   if near.labels > 256 then labels, near.labels = {}, 1 end
-  labels[mark] = label
+  labels[form] = label
   return label
 end
 
@@ -37,7 +38,7 @@ local function minute_of(label)
   return label.stats
 end
 
--- stamp() → the time as it is packed.
+-- stamp() → the time as events have it.
 local function stamp()
   if near.now ~= now then
     near.stamp = struct.pack('>BI8', 207, now)
@@ -50,28 +51,12 @@ end
 local function entry_of(n, lines) return '\146' .. stamp() .. (n == 1 and '\145' or '\146') .. lines end
 local function packed_text(text) return #text < 32 and string.char(160 + #text) .. text or cmsgpack.pack(text) end
 
--- numbered(number): near.packed, near.hex and near.low are how it begins in a record and in a place in line, and its last byte.
-local function numbered(number)
-  local low = number % 256
-  near.low = low
-  if near.block == number - low then return end
-  near.hex, near.packed = string.format('%010x', (number - low) / 256), string.sub(struct.pack('>BI8', 207, number), 1, 8)
-  near.block = number - low
-end
-
--- near_record(mark, number, payload) → the same as record_of gives. near_place(line, number, id) → a member of `ready`.
-local function near_record(mark, number, payload)
-  local size = #payload
-  if size > 255 then return record_of(mark, number, payload) end
-  local tail = tails[size]
-  if not tail then
-    tail = string.char(206, 0, 0, 0, size, 196, size)
-    tails[size] = tail
-  end
-  numbered(number)
-  return mark .. near.packed .. string.char(near.low) .. stamp() .. tail .. payload
-end
+-- near_place(line, number, id) → a member of `ready`.
 local function near_place(line, number, id)
-  numbered(number)
-  return line .. near.hex .. (pairs_of[near.low] or pairs_of.new(near.low)) .. SEP .. id
+  local low = number % 256
+  if near.block ~= number - low then
+    near.hex = string.format('%010x', (number - low) / 256)
+    near.block = number - low
+  end
+  return line .. near.hex .. (pairs_of[low] or pairs_of.new(low)) .. SEP .. id
 end

@@ -3,8 +3,7 @@
 
 local deltas = {}        -- state → queue → change of its count; that of `ready` is not stored
 local sums = {}          -- verb → queue → jobs, measure → queue → milliseconds, or measure and range → queue → jobs
-local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }
-local group_rows = {}    -- what these say beside the queue → queue → group
+local groups = {}        -- of the event: { verb, queue, task, attempt, note, ids, n }; also by these five
 local group              -- the last one written to
 local arrivals = {}      -- queue → how many became ready
 local ceased = {}        -- queue → how many no longer run, which matters where it has a limit
@@ -21,12 +20,24 @@ local function tally(sheet, name, queue, change)
   row[queue] = (row[queue] or 0) + change
 end
 
--- measure(what, queue, ms, n): so many jobs took so long: how long in all, and how many fell into which range.
+-- measure(what, queue, ms, n): so many jobs took so long: how long in all, and how many fell into which range. Most of a page took as
+-- long as the one before, so they are added up first. add_measured(): to `sums`.
+local measured = { n = 0 }
 local function range_of(ms) return RANGE_OF end
-local function measure(what, queue, ms, n)
+local function add_measured()
+  local what, queue, ms, n = measured.what, measured.queue, measured.ms, measured.n
   if n == 0 then return end
+  measured.n = 0
   if ms > 0 then tally(sums, what, queue, ms * n) end   -- the clock may have been set back
   tally(sums, what .. range_of(ms), queue, n)
+end
+local function measure(what, queue, ms, n)
+  if measured.ms == ms and measured.queue == queue and measured.what == what then
+    measured.n = measured.n + n
+    return
+  end
+  add_measured()
+  measured.what, measured.queue, measured.ms, measured.n = what, queue, ms, n
 end
 
 -- digits(n) → a time as text, made once: the server would make it anew for each job.
@@ -40,24 +51,13 @@ local function digits(n)
   return text
 end
 
--- groups_saying(verb, task, attempt, text) → queue → the lines of this call's event that say so. Tasks are few and queues may be many.
-local last_row, row_verb, row_task, row_attempt, row_text
-local function groups_saying(verb, task, attempt, text)
-  if verb ~= row_verb or task ~= row_task or attempt ~= row_attempt or text ~= row_text then
-    local name = verb .. SEP .. task .. SEP .. digits(attempt) .. SEP .. text
-    last_row, row_verb, row_task, row_attempt, row_text = group_rows[name] or {}, verb, task, attempt, text
-    group_rows[name] = last_row
-  end
-  return last_row
-end
-
 -- group_of(verb, queue, task, attempt, text) → the lines of this call's event that say so; ids follow in [6], their number in [7].
 local function group_of(verb, queue, task, attempt, text)
-  local of_queues = groups_saying(verb, task, attempt, text)
-  local one = of_queues[queue]
+  local name = verb .. SEP .. queue .. SEP .. task .. SEP .. digits(attempt) .. SEP .. text
+  local one = groups[name]
   if not one then
     one = { verb, queue, task, attempt, text, {}, 0 }
-    of_queues[queue], groups[#groups + 1] = one, one
+    groups[name], groups[#groups + 1] = one, one
   end
   return one
 end
@@ -159,12 +159,12 @@ local function move(verb, id, h, state, text, packed)
   return save(id, h, packed)
 end
 
--- quarantine(id, queue): what is stored is no header; its payload goes to the dead letter under a blank one. Where that was part
--- of it, all that is left does.
+-- quarantine(id, queue): what is stored is no record. The dead letter has its payload, if that was kept apart, or else all that is left.
 local function quarantine(id, queue)
-  if call('HEXISTS', payloads, id) == 0 then store(payloads, id, call('HGET', jobs, id) or '') end
-  local h = decode(BLANK)
-  h[QUEUE], h[CREATED], h[REASON] = queue or h[QUEUE], now, 'unreadable_header'
+  local h = header_for(kind_of(SEP .. SEP .. SEP .. SEP))
+  h.payload = call('HGET', payloads, id) or call('HGET', jobs, id) or ''
+  if #h.payload < INLINE then erase(payloads, id) end
+  h[QUEUE], h[CREATED], h[SIZE], h[REASON] = queue or h[QUEUE], now, #h.payload, 'unreadable_header'
   move('bury', id, h, 'dead', 'unreadable_header')
   return h
 end

@@ -10,18 +10,12 @@ local lacked_here = lacked_by(ARGV[1])
 -- is_for_others(raw) → is this stored of a job that the worker lacks? Jobs with one label are looked at once.
 local kind_before, is_before
 local function is_for_others(raw)
-  local first = string.byte(raw)
-  if first == PLAIN or first == LANED then
-    local kind = kind_at(raw, first == PLAIN and 0 or 20, kind_before)
-    if kind ~= kind_before then
-      is_before = is_lacked(lacked_here, kind[QUEUE], kind[TASK])
-      kind_before = kind
-    end
-    return is_before
+  local kind = form_in(raw)
+  if kind ~= kind_before then
+    is_before = is_lacked(lacked_here, kind[QUEUE], kind[TASK])
+    kind_before = kind
   end
-  if first ~= 220 then return false end
-  local h = glance(raw, 0)
-  return is_lacked(lacked_here, h[QUEUE], h[TASK])
+  return is_before
 end
 
 -- own(ids) → the positions of those that are for this worker. What cannot be read is: lease sees to it.

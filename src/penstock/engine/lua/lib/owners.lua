@@ -62,8 +62,8 @@ function lock_kit.disown(lane)
     lane.owner = id
     if state == 'running' then
       lane.use, lane.unlisted = 1, id   -- it has a slot, and no entry of `holders` yet
-    elseif string.sub(packed, 1, 2) == IS_OWNER then
-      shown_as[id] = IS_SHOWN .. string.sub(packed, 3)
+    elseif string.sub(packed, 1, FRONT) == OWNER_FRONT then
+      shown_as[id] = READY_FRONT .. string.sub(packed, FRONT + 1)
       put(2, 'HSET', jobs, id, shown_as[id])
     end
     if state ~= 'ready' then row.shown, row.worst = {}, 0 end

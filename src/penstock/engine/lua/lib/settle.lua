@@ -29,20 +29,11 @@ local function claim_of(number)
   return claim
 end
 
--- first_values(raw, at) → what lease read of the job that begins there.
-local function first_values(raw, at)
-  local first = string.byte(raw)
-  if first == RUNNING then return glance(raw, at) end
-  local kind = kind_at(raw, first == BEGUN and at or at + 18)
-  if first == BEGUN then return kind end
-  return header_of(kind, (text_at(raw, at + 18 + #kind.mark)))
-end
-
--- unreadable(id, claim) → does this attempt hold a job that is readable no further than lease read it? It is buried.
+-- unreadable(id, claim) → does this attempt hold a job that is readable no further than its form? It is buried.
 local function unreadable(id, claim)
-  local raw, mark = spoilt[id] and call('HGET', jobs, id) or '', cmsgpack.pack(claim)
-  if string.sub(raw, 2, #mark + 1) ~= mark then return false end
-  local fine, h = pcall(first_values, raw, #mark + 19)
+  local raw = spoilt[id] and call('HGET', jobs, id) or ''
+  if claim_in(raw) ~= claim then return false end
+  local fine, h = pcall(function() return header_from(raw, form_in(raw)) end)
   if not fine then return false end
   drop(leases, claim .. SEP .. id)
   meet({ h }, 1)
@@ -74,12 +65,11 @@ local function settle_page(verb, width, apply, quick, alike, settle_alike)
       if unreadable(id, claim) then word = 'ok' end
     elseif h[STATE] == 'running' and h[CLAIM] == claim then
       word = (h[CANCELLING] == 1 and verb ~= 'complete') and 'cancelled' or 'ok'
-      if h[FIELDS] then h[LAST] = claim .. SEP .. verb .. SEP .. word end
+      h[LAST] = claim .. SEP .. verb .. SEP .. word
       if word == 'ok' then apply(id, h, at) else cancelled(verb, id, h) end
     else
       local settled = claim .. SEP .. verb .. SEP
-      local last = h[LAST] or settled .. 'ok'   -- what was only glanced at is settled twice in this page
-      if string.sub(last, 1, #settled) == settled then word = string.sub(last, #settled + 1) end
+      if string.sub(h[LAST], 1, #settled) == settled then word = string.sub(h[LAST], #settled + 1) end
     end
     if word == 'stale' then tally(sums, 'stale', h and h[QUEUE] or '', 1) end
     return word

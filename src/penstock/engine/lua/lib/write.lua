@@ -49,30 +49,18 @@ local function alarm(key, at)
   if not alarms[key] or at < alarms[key] then alarms[key] = at end
 end
 
--- as_ready(h) → the stored form of a job that was held and is ready, without its other values having been read: they stay.
-local function as_ready(h)
-  local from = cmsgpack.unpack_limit(h.bare, 3, 3)     -- after state, task and queue
-  local to = cmsgpack.unpack_limit(h.bare, 3, from)    -- after priority, place and time
-  return BARE_READY .. string.sub(h.bare, 9, from)
-    .. struct.pack('>BBI8BI8', h[PRIORITY], 207, h[SEQ], 207, h[SINCE]) .. string.sub(h.bare, to + 1)
-end
-
--- save(id, h, packed) → the stored form, which is the header's own unless it is given.
+-- save(id, h, packed) → the record, which is the header's own unless it is given. `bare`: the record of a job that was held and is
+-- ready; it stays as it is but for its head and its place.
 local function save(id, h, packed)
-  if h.bare then
-    packed = as_ready(h)
-    shown_as[id], h.bare = packed, nil
+  if h.bare and h[PRIORITY] == h.kind[PRIORITY] then packed = shown_record(h.bare, READY_FRONT, h[SEQ]) end
+  if not packed then
+    if h.payload and h.payload ~= true and #h.payload >= INLINE then   -- a new one
+      store(payloads, id, h.payload)
+      h.payload = nil
+    end
+    packed = encode(h)
   end
-  if packed then
-    put(2, 'HSET', jobs, id, packed)
-    return packed
-  end
-  if h.payload then
-    store(payloads, id, h.payload)
-    h.payload = nil
-  end
-  local n = #h
-  packed = (n == FIELDS and LENGTH or string.char(220, 0, n)) .. cmsgpack.pack(unpack(h, 1, n))
+  if h.bare then shown_as[id], h.bare = packed, nil end
   put(2, 'HSET', jobs, id, packed)
   return packed
 end
