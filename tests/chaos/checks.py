@@ -98,7 +98,7 @@ def orders(history: History) -> Iterator[Violation]:
     lanes: dict[str, list[tuple[int, list[Attempt]]]] = {}
     for name, attempts in history.of():
         facts = history.sent.get(name, {})
-        if "order" in facts:
+        if "order" in facts and name not in history.rescheduled:  # an operator sent that one to another place
             lanes.setdefault(facts["order"], []).append((facts["number"], attempts))
     for lane, jobs in lanes.items():
         jobs.sort(key=lambda job: job[0])
