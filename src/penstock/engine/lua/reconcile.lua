@@ -92,12 +92,6 @@ local function bury_unreadable(id)
   call('HSETNX', queues, cache[id][QUEUE], '')
 end
 
--- unreadable(id): so it is. Those that wait, run or are dead were met in their indexes, and what is left of them was buried; of one that
--- is done or cancelled only a payload is worth that which was kept apart.
-local function unreadable(id)
-  if call('HEXISTS', payloads, id) == 0 then fix(erase, jobs, id) else bury_unreadable(id) end
-end
-
 -- belongs[part](member, value, id, h) → may it stay?
 local function indexed(key)
   return function(member, _, id, h)
@@ -113,6 +107,16 @@ local function worth_burying_in(key)
     return is_there(member, value, id, h)
   end
 end
+local function forgotten_in(key)   -- of a job that had ended only a payload is worth burying that was kept apart
+  local is_there = indexed(key)
+  return function(member, value, id, h)
+    if spoilt[id] and call('HEXISTS', payloads, id) == 0 then
+      fix(erase, jobs, id)
+      spoilt[id] = nil
+    end
+    return is_there(member, value, id, h)
+  end
+end
 local function known(worker) return call('ZSCORE', workers, worker) end
 local belongs = {
   ready = worth_burying_in(ready), held = worth_burying_in(held), holders = function(member, _, id, h) return is_holder(member, id, h) end,
@@ -122,7 +126,7 @@ local belongs = {
     return true
   end,
   scheduled = worth_burying_in(scheduled), leases = worth_burying_in(leases), dead = worth_burying_in(dead),
-  finished = indexed(finished), tombs = indexed(tombs),
+  finished = forgotten_in(finished), tombs = forgotten_in(tombs),
   timers = function(_, _, _, h) return h and waits(h) and h[EXPIRES] > 0 end,
   cancels = function(_, _, _, h) return h and h[CANCELLING] == 1 end,
   payloads = function(_, _, _, h) return h and h[COMPACT] == 0 and h[STATE] ~= 'done' and not h.payload end,
@@ -228,7 +232,7 @@ local function turn_page()
     local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
     if member ~= '' then
       if part == 'jobs' then
-        if h then mend(id, h) else unreadable(id) end
+        if h then mend(id, h) else bury_unreadable(id) end
       elseif not belongs[part](member, value, id, h) then
         fix(hashes[part] and erase or drop, key, member)
       end

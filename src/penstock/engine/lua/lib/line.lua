@@ -51,7 +51,9 @@ local function show(id, member, h, verb)
     forget_waiter(member)
     return false
   end
-  h.tail, h.bare = true, stored[id]
+  local specs = h[LANES]
+  -- The record stays but for its head and place if it says its arrival, as one with a lane does; elsewhere that follows from the place.
+  h.tail, h.bare = true, #specs == 1 and #specs[1] <= LONGEST_LANE and stored[id] or nil
   move(verb, id, h, 'ready')
   h.tail = nil
   return true
