@@ -1,6 +1,7 @@
 """The pages: every snippet works as it stands, every page is in the navigation, every link leads somewhere."""
 
 import ast
+import dataclasses
 import inspect
 import re
 import shlex
@@ -17,6 +18,9 @@ import pytest
 import penstock
 from penstock.cli.root import main
 from penstock.engine.keys import KINDS
+from penstock.errors import BadOption
+from penstock.http.schemas.requests import JobRequest
+from penstock.model.options import Options, TaskOptions
 from tests.conftest import namespace
 from tests.servers import Server
 from tools import reference
@@ -153,6 +157,21 @@ def test_the_architecture_names_every_layer_in_order() -> None:
     table = (DOCS / "architecture.md").read_text("utf-8").partition("| layer |")[2].partition("\n\n")[0]
     rows = [set(re.findall(r"\[`(\w+)(?:/|\.py)`\]", row.split("|")[1])) for row in table.splitlines()[2:]]
     assert rows == [layer - {"__main__"} for layer in layers]
+
+
+def test_every_option_has_a_check_a_row_and_a_field_of_a_request() -> None:
+    options = set(Options.__annotations__)
+    assert options == {field.name for field in dataclasses.fields(TaskOptions)}
+    for name in options:
+        with pytest.raises(BadOption, match=name):
+            TaskOptions().having({name: object()})
+    table = (DOCS / "jobs.md").read_text("utf-8").partition("| option |")[2].partition("\n\n")[0]
+    assert options == {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert options - set(JobRequest.__struct_fields__) == {
+        "executor",
+        "retry_on",
+        "give_up_on",
+    }  # Python alone has these
 
 
 def test_the_reference_has_every_public_name_and_every_command(tmp_path: Path) -> None:
