@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ALONE  := $(VENV)/.alone
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-long mutants chaos bench bench-peers docs check format clean
+.PHONY: help demo test test-quick test-integrations test-long mutants chaos bench bench-peers docs check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,7 +29,17 @@ demo: $(ALONE) ## see it run, on an embedded server
 	@$(BIN)/python -m penstock.demo
 
 test: $(READY) ## the tests, on real servers that they start themselves
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not long'
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not long and not integration'
+
+# Each verb of the engine, and what most programs use of the API: what a change breaks first.
+QUICK := tests/engine tests/api/test_enqueue.py tests/api/test_results.py tests/api/test_exports.py tests/test_docs.py
+# These compare with a model, stop scripts at every step, wait for real time, or make thousands of jobs.
+SLOW  := model lanes_model batches_model abort growth by_letter full_server functions labels link promises reconcile set_cron silences sweep waits wide_lanes
+test-quick: $(READY) ## the tests of each verb and of the basics, about a minute
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long and not integration' $(QUICK) $(SLOW:%=--ignore-glob='tests/engine/test_%*')
+
+test-integrations: $(READY) ## what needs other software: the nodes of a cluster, pyright, schemathesis
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'integration and not long'
 
 test-long: $(READY) ## what needs minutes or millions of jobs
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m 'long' --timeout 3600

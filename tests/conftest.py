@@ -17,6 +17,15 @@ from tests.servers import Cluster, Server, running
 from tests.stopwatch import Stopwatch
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test on a cluster as `integration`, so that `make test` runs each of them on a single server only."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+        if "cluster" in getattr(item, "fixturenames", ()) or any(value == "cluster" for value in parameters):
+            item.add_marker("integration")
+
+
 @pytest.fixture(scope="session")
 def single() -> Iterator[Server]:
     with running(Server("--appendonly", "no")) as server:

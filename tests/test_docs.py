@@ -1,6 +1,7 @@
 """The pages: every snippet works as it stands, every page is in the navigation, every link leads somewhere."""
 
 import ast
+import dataclasses
 import inspect
 import re
 import shlex
@@ -16,12 +17,17 @@ import pytest
 
 import penstock
 from penstock.cli.root import main
+from penstock.engine.keys import KINDS
+from penstock.errors import BadOption
+from penstock.http.schemas.requests import JobRequest
+from penstock.model.options import Options, TaskOptions
 from tests.conftest import namespace
 from tests.servers import Server
 from tools import reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "penstock"
 PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 #: what a page takes for granted
@@ -122,6 +128,50 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             continue
         assert target.exists(), f"{page.name}: {link}"
         assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+#: where the paths of a page begin
+ROOTS = [ROOT, SOURCE, SOURCE / "engine" / "lua", ROOT / "tests"]
+#: `lib/line.lua`, `worker/supervisor/`, or `worker/test_kill`, a test file without its suffix
+PATH = re.compile(r"`([\w./-]+(?:\.(?:py|lua|toml)|/)|[\w./-]+/test_\w+)`")
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "internals.md", "reliability.md"])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    text = (DOCS / page).read_text("utf-8")
+    names = {name if "." in name or name.endswith("/") else f"{name}.py" for name in PATH.findall(text)}
+    assert names
+    assert {name for name in names if not any((root / name).exists() for root in ROOTS)} == set()
+    linked = set(re.findall(r"github\.com/penstock/penstock/(?:blob|tree)/main/([^)\s]*)", text))
+    assert {name for name in linked if not (ROOT / name).exists()} == set()
+
+
+def test_the_architecture_names_every_key_with_its_type() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (DOCS / "architecture.md").read_text("utf-8"), re.MULTILINE)
+    assert rows == list(KINDS.items())
+
+
+def test_the_architecture_names_every_layer_in_order() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
+    layers = [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+    table = (DOCS / "architecture.md").read_text("utf-8").partition("| layer |")[2].partition("\n\n")[0]
+    rows = [set(re.findall(r"\[`(\w+)(?:/|\.py)`\]", row.split("|")[1])) for row in table.splitlines()[2:]]
+    assert rows == [layer - {"__main__"} for layer in layers]
+
+
+def test_every_option_has_a_check_a_row_and_a_field_of_a_request() -> None:
+    options = set(Options.__annotations__)
+    assert options == {field.name for field in dataclasses.fields(TaskOptions)}
+    for name in options:
+        with pytest.raises(BadOption, match=name):
+            TaskOptions().having({name: object()})
+    table = (DOCS / "jobs.md").read_text("utf-8").partition("| option |")[2].partition("\n\n")[0]
+    assert options == {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert options - set(JobRequest.__struct_fields__) == {
+        "executor",
+        "retry_on",
+        "give_up_on",
+    }  # Python alone has these
 
 
 def test_the_reference_has_every_public_name_and_every_command(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from penstock.model.header import STATES
 
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "src" / "penstock" / "engine" / "lua"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "internals.md"
 # The only methods that are no verb of their own: one more way to say reap.
 SPOKEN_OTHERWISE = {"reap_worker": "reap"}
 # recount has no life of its own: mending calls it, and the tests of reconcile test it.

@@ -72,6 +72,7 @@ def pointed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(400)  # thousands of requests
 def test_requests_made_from_openapi_get_only_responses_that_it_describes(tmp_path: Path, single: Server) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app") as process:

@@ -7,6 +7,8 @@ from penstock.errors import Unavailable, UnsuitableServer
 from tests.server.fakes import GOOD, serving, with_info
 from tests.server.helpers import SLOT_KEY, Server, StartServer, endpoint, refusal, until
 
+pytestmark = pytest.mark.integration
+
 
 def start_cluster_node(start_server: StartServer) -> Server:
     node = start_server("--cluster-enabled", "yes")

@@ -99,6 +99,7 @@ def _replicate(server: Server, host: str, port: str | int) -> None:
     client.replicaof(host, port)
 
 
+@pytest.mark.integration
 async def test_callers_and_a_worker_leave_a_primary_that_hangs_for_its_replica(failover: Failover) -> None:
     app = Penstock(failover.namespace(), url=failover.url, deadline="30s")
 
@@ -147,6 +148,7 @@ async def test_callers_and_a_worker_leave_a_primary_that_hangs_for_its_replica(f
     assert [error for error in results if isinstance(error, Exception)] == []
 
 
+@pytest.mark.integration
 async def test_children_of_a_supervisor_and_a_stream_leave_a_primary_that_hangs_for_its_replica(
     failover: Failover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+@pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.integration)])
 def test_every_line_of_the_contract_has_the_type_it_promises(checker: str) -> None:
     python = ["--pythonpath", sys.executable] if checker == "pyright" else ["--no-incremental"]
     command = [sys.executable, "-m", checker, *python, "tests/typing/api.py"]
