@@ -14,7 +14,8 @@ __all__ = ["busy"]
 
 
 def test_doctor_is_well_until_something_is_broken(shell: Shell, single: Server) -> None:
-    job_id = shell.json("enqueue", "send", "[7]", "--id", "with-a-header")["id"]
+    subject = "a payload of its own, since it is long" * 10
+    job_id = shell.json("enqueue", "send", f'[7, "{subject}"]')["id"]
     report = shell.json("doctor")
     assert (report["healthy"], report["jobs"], report["findings"]) == (True, 1, [])
     with single.client() as client:

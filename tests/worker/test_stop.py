@@ -248,11 +248,12 @@ async def test_a_task_that_nobody_has_known_for_ten_minutes_is_buried(crew: Crew
     from msgspec.structs import replace
 
     from penstock.engine.answers import Lease
-    from penstock.engine.record.record import Running
+    from penstock.engine.record.record import read_running, write
 
     def lease(reason: str, now: int) -> Lease:
-        ready = replace(record.header, task="newer", reason=reason)
-        return Lease(job.id, Running("w\x1f1", now, 1, ready), b"", ready)
+        header = replace(record.header, state="running", task="newer", reason=reason, size=0)
+        running = read_running(write(replace(header, claim="w\x1f1", started=now, fence=1), b""))
+        return Lease(job.id, running, b"", running.ready)
 
     now = 1_800_000_000_000
     outcome: Any = await unknown.outcome(lease("", now))

@@ -85,6 +85,9 @@ function batch_mending.mend(b)
   if chore ~= '' and not call('ZSCORE', chores, chore .. SEP .. b.id) then fix(enter, chores, at, chore .. SEP .. b.id) end
 end
 
+-- is_name(id) → may a job have this id?
+local function is_name(id) return not string.find(id, '%c') end
+
 -- bury_unreadable(id): a header cannot be understood; its payload, or all that is left, goes to the dead letter.
 local function bury_unreadable(id)
   mended = mended + 1
@@ -232,7 +235,7 @@ local function turn_page()
     local member, value, h = rows[i * 2 - 1], rows[i * 2], headers[i]
     if member ~= '' then
       if part == 'jobs' then
-        if h then mend(id, h) else bury_unreadable(id) end
+        if h then mend(id, h) elseif is_name(id) then bury_unreadable(id) else fix(erase, jobs, id) end
       elseif not belongs[part](member, value, id, h) then
         fix(hashes[part] and erase or drop, key, member)
       end
