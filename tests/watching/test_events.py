@@ -7,6 +7,7 @@ import pytest
 
 from penstock import BadOption, Event, JobNotFound, Penstock, Retry
 from penstock.api.events import Events
+from tests.api.looks import eventually
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.proxy import proxied
@@ -128,11 +129,12 @@ async def test_an_observer_that_reconnects_under_load_misses_nothing(single: Ser
         async def watch() -> None:
             async for event in events:
                 seen.append(event.job)
-                if len(seen) == 600:
+                if len(seen) == 601:
                     return
 
         watching = asyncio.create_task(watch())
-        sent: list[str] = []
+        sent = [(await send.enqueue(0)).id]
+        await eventually(lambda: seen)  # the observer is there
         for burst in range(6):
             proxy.lose(1, "XREAD" if burst % 2 else "XRANGE")  # each burst has the observer read
             sent += [(await send.enqueue(i)).id for i in range(100)]
