@@ -26,7 +26,23 @@ GAP: Final = "gap"  #: the kind of an event that stands for events no longer sto
 _OTHER_KINDS: Final = frozenset({"hold", GAP})  #: beside the verbs
 _ID: Final = re.compile(r"(\d+-\d+)(?:/(\d+))?\Z")
 _UNFINISHED_KINDS: Final = frozenset(
-    {"enqueue", "promote", "lease", "admit", "hold", "progress", "log", "reschedule", "revive"}
+    {
+        "enqueue",
+        "promote",
+        "lease",
+        "admit",
+        "hold",
+        "progress",
+        "log",
+        "reschedule",
+        "revive",
+        "transfer",
+        # These end an attempt; the job may end in the same millisecond, with the next.
+        "retry",
+        "snooze",
+        "release",
+        "retire",
+    }
 )
 
 
