@@ -63,7 +63,8 @@ class EventStream:
     async def at(self, moment: int) -> tuple[str, bool]:
         """The place before the first entry since this time, and whether everything since then is still kept."""
         found, first = await self._script_client.ask(lambda client: self._ends(client, moment).execute())
-        kept = not first or _time_of(first[0][0]) <= moment or await self._untrimmed()
+        # An entry of the very millisecond may follow others that are gone.
+        kept = not first or _time_of(first[0][0]) < moment or await self._untrimmed()
         return (found[0][0].decode() if found else BEGINNING), kept
 
     def _ends(self, client: Any, moment: int) -> Any:
