@@ -49,7 +49,7 @@ class Deadline:
         return self._end - time.monotonic()
 
 
-class Backoff:
+class LastPause:
     """The last pause of any call of a client: further calls go on from there instead of trying ten times again."""
 
     __slots__ = ("seconds",)
@@ -61,11 +61,11 @@ class Backoff:
 class RetryPolicy:
     """The decision after each error of one call: how long to wait before sending again, or which error to raise."""
 
-    def __init__(self, deadline: Deadline, endpoint: Endpoint, backoff: Backoff) -> None:
+    def __init__(self, deadline: Deadline, endpoint: Endpoint, last_pause: LastPause) -> None:
         self._endpoint = endpoint
         self._deadline = deadline
-        self._backoff = backoff
-        self._seconds = backoff.seconds
+        self._last_pause = last_pause
+        self._seconds = last_pause.seconds
         self._last: BaseException | None = None
         self.needs_search = False  #: after the last error: the connection or its server is not the right one any more
 
@@ -97,11 +97,11 @@ class RetryPolicy:
     def _pause(self) -> float:
         """A pause with jitter that ends at the deadline at the latest."""
         seconds = min(self._seconds * 2, MAX_PAUSE, self._deadline.seconds / 3)
-        self._seconds = self._backoff.seconds = seconds
+        self._seconds = self._last_pause.seconds = seconds
         return min(random.uniform(seconds / 2, seconds), max(self._deadline.left, 0))  # noqa: S311  (jitter)
 
     def succeeded(self) -> None:
-        self._backoff.seconds = MIN_PAUSE
+        self._last_pause.seconds = MIN_PAUSE
 
     def unavailable(self) -> Unavailable:
         """The error when the deadline is over."""

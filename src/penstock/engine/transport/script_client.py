@@ -18,8 +18,8 @@ from penstock.engine.scripts import Script, load
 from penstock.engine.transport.blocking import is_blocking
 from penstock.engine.transport.retry_policy import (
     RETRIED,
-    Backoff,
     Deadline,
+    LastPause,
     RetryPolicy,
     forbids_functions,
     is_passing,
@@ -103,7 +103,7 @@ class ScriptClient:
         self.deadline = deadline
         self.stop_at = 0  #: test build only: the redis.call at which scripts stop
         self.spy: CallObserver | None = None
-        self._backoff = Backoff()
+        self._last_pause = LastPause()
         self._functions = True  #: whether the server has functions; else it is sent scripts
         self.test_clock = test_clock
         self._retrying: set[asyncio.Future[Any] | None] = set()  #: tasks whose calls were not answered at once
@@ -219,7 +219,7 @@ class ScriptClient:
         if is_blocking():
             return self._asked_blocking(question, deadline)
         deadline = deadline or Deadline(self.deadline)
-        policy = RetryPolicy(deadline, self.endpoint, self._backoff)
+        policy = RetryPolicy(deadline, self.endpoint, self._last_pause)
         try:
             async with asyncio.timeout(deadline.left):
                 while True:
@@ -275,7 +275,7 @@ class ScriptClient:
     def ask_sync(self, question: Callable[[Any], T], deadline: Deadline | None = None) -> T:
         """The same as `ask` in blocking code."""
         deadline = deadline or Deadline(self.deadline)
-        policy = RetryPolicy(deadline, self.endpoint, self._backoff)
+        policy = RetryPolicy(deadline, self.endpoint, self._last_pause)
         while deadline.left > 0:
             try:
                 client = self.endpoint.client_sync(deadline.left)
