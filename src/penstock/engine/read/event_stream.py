@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.scripts import SCHEMA
-from penstock.engine.transport.retry_policy import lasting, mismatch
+from penstock.engine.transport.error_policy import lasting, mismatch
 from penstock.engine.transport.script_client import ScriptClient
 
 BEGINNING: Final = "0-0"  #: before the first entry

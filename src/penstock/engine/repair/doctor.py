@@ -22,7 +22,7 @@ from penstock.engine.repair.audit import audit
 from penstock.engine.repair.audit_lanes import miscounts
 from penstock.engine.repair.reconcile import reconcile
 from penstock.engine.scripts import SCHEMA
-from penstock.engine.transport.retry_policy import what_to_do
+from penstock.engine.transport.error_policy import what_to_do
 
 Level = Literal["wrong", "advice"]
 

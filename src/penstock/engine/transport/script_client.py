@@ -16,11 +16,11 @@ from redis import exceptions as redis_errors
 from penstock.engine.keys import Keys
 from penstock.engine.scripts import Script, load
 from penstock.engine.transport.blocking import is_blocking
-from penstock.engine.transport.retry_policy import (
+from penstock.engine.transport.error_policy import (
     RETRIED,
     Deadline,
+    ErrorPolicy,
     LastPause,
-    RetryPolicy,
     forbids_functions,
     is_passing,
     is_unknown_script,
@@ -219,7 +219,7 @@ class ScriptClient:
         if is_blocking():
             return self._asked_blocking(question, deadline)
         deadline = deadline or Deadline(self.deadline)
-        policy = RetryPolicy(deadline, self.endpoint, self._last_pause)
+        policy = ErrorPolicy(deadline, self.endpoint, self._last_pause)
         try:
             async with asyncio.timeout(deadline.left):
                 while True:
@@ -275,7 +275,7 @@ class ScriptClient:
     def ask_sync(self, question: Callable[[Any], T], deadline: Deadline | None = None) -> T:
         """The same as `ask` in blocking code."""
         deadline = deadline or Deadline(self.deadline)
-        policy = RetryPolicy(deadline, self.endpoint, self._last_pause)
+        policy = ErrorPolicy(deadline, self.endpoint, self._last_pause)
         while deadline.left > 0:
             try:
                 client = self.endpoint.client_sync(deadline.left)

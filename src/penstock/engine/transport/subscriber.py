@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from redis import exceptions as redis_errors
 
 from penstock.engine.transport.connection_health import ConnectionHealth
-from penstock.engine.transport.retry_policy import lasting
+from penstock.engine.transport.error_policy import lasting
 from penstock.engine.transport.roundtrip import pack_command
 from penstock.engine.transport.script_client import ScriptClient
 from penstock.errors import PenstockError

@@ -11,7 +11,7 @@ from penstock.engine.scripts import SCHEMA
 from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable, may_pass
 from penstock.server.endpoint import Endpoint
 
-#: The errors that a `RetryPolicy` decides on; all others are bugs.
+#: The errors that a `ErrorPolicy` decides on; all others are bugs.
 RETRIED: Final = (redis_errors.RedisError, OSError, Unavailable)
 MIN_PAUSE: Final = 0.01  #: seconds; twice as long after each error
 MAX_PAUSE: Final = 1.0
@@ -58,7 +58,7 @@ class LastPause:
         self.seconds = MIN_PAUSE
 
 
-class RetryPolicy:
+class ErrorPolicy:
     """The decision after each error of one call: how long to wait before sending again, or which error to raise."""
 
     def __init__(self, deadline: Deadline, endpoint: Endpoint, last_pause: LastPause) -> None:
