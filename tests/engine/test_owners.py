@@ -12,6 +12,7 @@ from penstock.engine.record.layout import LETTERS, OWNER
 from penstock.engine.record.record import is_owner
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.reconcile import reconcile
+from penstock.engine.transport.blocking import run_blocking
 from penstock.errors import PenstockError
 from tests.engine.factories import TestWorker, call_of, enqueue, new_job, raw, states
 
@@ -47,7 +48,7 @@ async def test_it_goes_from_owner_to_owner_without_an_entry_of_holders(engine: E
         assert await owners(engine) == {name}
         assert (await LaneViews(engine.script_client).one("lock:t")).in_use == 0
         (lease,) = await worker.lease(5)
-        status = LaneViews(engine.script_client).one_sync("lock:t")
+        status = run_blocking(LaneViews(engine.script_client).one("lock:t"))
         assert (lease.id, status.in_use, status.holders, status.waiting) == (name, 1, [name], waiting)
         assert await (await raw(engine)).zrange(engine.keys("holders"), 0, -1) == [b""]
         assert await worker.complete(lease) == "ok"

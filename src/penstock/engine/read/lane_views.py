@@ -50,12 +50,6 @@ class LaneViews:
         raw = await self._script_client.ask(lambda client: client.hget(self._key("jobs"), owner)) if owner else None
         return _status(stored, found, owner if _runs(raw) else "")
 
-    def one_sync(self, stored: str) -> LaneStatus:
-        found = self._script_client.ask_sync(lambda client: self._parts(client, stored).execute())
-        owner = _owner(found[0])
-        raw = self._script_client.ask_sync(lambda client: client.hget(self._key("jobs"), owner)) if owner else None
-        return _status(stored, found, owner if _runs(raw) else "")
-
     async def every(self, most: int = 10_000) -> list[LaneStatus]:
         """All lanes that are in use or were set by hand."""
         return [await self.one(name) for name in await self.names(most)]

@@ -115,9 +115,6 @@ class Views:
     async def job(self, job_id: str) -> JobRecord | None:
         return _record(job_id, await self._script_client.ask(lambda client: self._parts(client, job_id).execute()))
 
-    def job_sync(self, job_id: str) -> JobRecord | None:
-        return _record(job_id, self._script_client.ask_sync(lambda client: self._parts(client, job_id).execute()))
-
     def _parts(self, client: Any, job_id: str) -> Any:
         pipe = client.pipeline(transaction=False)
         for name in ("jobs", "payloads", "results", "attempts"):
@@ -241,10 +238,6 @@ class Views:
         """How a batch stands, if there is one of this id."""
         name = f"state{SEPARATOR}{batch_id}"
         return _batch(batch_id, await self._script_client.ask(lambda client: client.hget(self._key("batches"), name)))
-
-    def batch_sync(self, batch_id: str) -> BatchStatus | None:
-        name = f"state{SEPARATOR}{batch_id}"
-        return _batch(batch_id, self._script_client.ask_sync(lambda client: client.hget(self._key("batches"), name)))
 
     async def batches(self) -> AsyncIterator[BatchStatus]:
         """All batches that can be read, in no order, in pages."""

@@ -73,27 +73,46 @@ LONGEST_CLAIM: Final = 255 - size(RUN)
 
 def lua_constants() -> dict[str, str]:
     """Every offset, width and format of the record by the name that the scripts have for it; positions count from 1."""
+    return _positions() | _sizes_and_limits() | _formats() | _fronts_and_flags() | _tables()
+
+
+def _positions() -> dict[str, str]:
     waiting = (*HEAD, *BODY, *FORM)  # of a job that never ran
-    at = dict(
-        zip((part.name for part in waiting), accumulate((part.width for part in waiting), initial=1), strict=False)
-    )
+    starts = accumulate((part.width for part in waiting), initial=1)
+    at = dict(zip((part.name for part in waiting), starts, strict=False))
     head, run, body, form = map(size, (HEAD, RUN, BODY, FORM))
     return {
-        **{f"{name.upper()}_AT": str(position) for name, position in at.items() if name in {"since", "size", "seq"}},
-        **{f"IS_{state.upper()}": _text(LETTERS[state]) for state in STATES},
-        "HEAD_SIZE": str(head),
-        "RUN_SIZE": str(run),
-        "BODY_SIZE": str(body),
-        "FORM_SIZE": str(form),
+        **{f"{name.upper()}_AT": str(at[name]) for name in ("since", "size", "seq", "created")},
         "FRONT": str(at["since"] - 1),
         "RUN_AT": str(head + 1),
         "CLAIM_AT": str(head + run + 1),
         "BODY_AT": str(head + 1),
-        "CREATED_AT": str(at["created"]),
-        "ARRIVAL_SIZE": str(size(LANED)),
         "FORM_AT": str(at["label"]),
         "LABEL_AT": str(head + body + form + 1),
+    }
+
+
+def _sizes_and_limits() -> dict[str, str]:
+    head, run, body, form = map(size, (HEAD, RUN, BODY, FORM))
+    return {
+        "HEAD_SIZE": str(head),
+        "RUN_SIZE": str(run),
+        "BODY_SIZE": str(body),
+        "FORM_SIZE": str(form),
+        "ARRIVAL_SIZE": str(size(LANED)),
         "SHORTEST_RECORD": str(head + body + form),
+        "INLINE": str(INLINE),
+        "LOST": str(LOST),
+        "LONGEST_LANE": str(2 ** (8 * FORM[1].width) - 1),
+        "LONGEST_RARE": str(LONGEST_RARE),
+        "LONGEST_CLAIM": str(LONGEST_CLAIM),
+        "SHORT_LIST": str(SHORT_LIST),
+        "LONG_LIST": str(LONG_LIST),
+    }
+
+
+def _formats() -> dict[str, str]:
+    return {
         "TIME_FORMAT": _format([HEAD[-1]]),
         "HEAD_FORMAT": _format(HEAD),
         "RUN_FORMAT": _format(RUN),
@@ -105,19 +124,23 @@ def lua_constants() -> dict[str, str]:
         "SINCE_AND_SIZE": _format([HEAD[-1], BODY[0]]),
         "SINCE_TO_CREATED": _format([HEAD[-1], *BODY]),
         "SINCE_TO_RARE": _format([HEAD[-1], *BODY, *FORM]),
+    }
+
+
+def _fronts_and_flags() -> dict[str, str]:
+    return {
+        **{f"IS_{state.upper()}": _text(LETTERS[state]) for state in STATES},
         "READY_FRONT": _text(f"{LETTERS['ready']}\0\0"),
         "OWNER_FRONT": _text(f"{LETTERS['ready']}{chr(OWNER)}\0"),
         "HELD_FRONT": _text(f"{LETTERS['held']}\0\0"),
         "RESULT_FLAG": str(RESULT),
         "CANCELLING_FLAG": str(CANCELLING),
         "OWNER_FLAG": str(OWNER),
-        "INLINE": str(INLINE),
-        "LOST": str(LOST),
-        "LONGEST_LANE": str(2 ** (8 * FORM[1].width) - 1),
-        "LONGEST_RARE": str(LONGEST_RARE),
-        "LONGEST_CLAIM": str(LONGEST_CLAIM),
-        "SHORT_LIST": str(SHORT_LIST),
-        "LONG_LIST": str(LONG_LIST),
+    }
+
+
+def _tables() -> dict[str, str]:
+    return {
         "LETTER_OF_STATE": "{ " + ", ".join(f"{state} = {_text(letter)}" for state, letter in LETTERS.items()) + " }",
         "STATE_OF_LETTER": "{ " + ", ".join(f"[{ord(letter)}] = '{state}'" for state, letter in LETTERS.items()) + " }",
         "TYPE_OF_RARE": "{ " + ", ".join(f"[{number}] = '{_lua_type(name)}'" for number, name in RARE.items()) + " }",
