@@ -64,7 +64,7 @@ local function add_up(key, front, sheet)
       local was, change = before[i - first + 1], changes[i]
       at = at + 2
       sums_now[at - 1] = names[i]
-      sums_now[at] = transition.digits(was and (tonumber(was) or 0) + change or change)
+      sums_now[at] = was and (tonumber(was) or 0) + change or change
     end
     call(unpack(sums_now, 1, at))
   end
