@@ -149,11 +149,11 @@ def caught_by(mutant: Mutant) -> str:
 def steps(file: str) -> Iterator[list[str]]:
     """The tests to run on a change of this script, those that are most likely to notice first."""
     verbs = [path.stem for path in sorted((ROOT / LUA).glob("*.lua")) if file in needs(path.name)]
-    own = [f"tests/engine/test_{verb}.py" for verb in ([Path(file).stem] if "/" not in file else verbs[:6])]
-    piece = f"tests/engine/test_{Path(file).stem}.py"
+    own = [f"tests/engine/lua/test_{verb}.py" for verb in ([Path(file).stem] if "/" not in file else verbs[:6])]
+    piece = f"tests/engine/lua/test_{Path(file).stem}.py"
     yield [test for test in dict.fromkeys([piece, *own]) if (ROOT / test).exists()]
     yield ["tests/engine"]
-    yield ["tests/api", "tests/watching", "tests/worker"]
+    yield ["tests/api", "tests/client", "tests/worker"]
 
 
 @cache

@@ -33,7 +33,7 @@ from penstock import (
 from penstock.engine.record.layout import INLINE
 from penstock.engine.record.record import read_payload
 from penstock.model.settings import load
-from tests.api.looks import in_state, on_both
+from tests.app_helpers import in_state, on_both
 from tests.engine.factories import raw, record_of, rewrite, rewrite_payload, spoil
 
 LONG = "x" * 10_000

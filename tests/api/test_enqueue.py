@@ -19,7 +19,7 @@ import pytest
 from penstock import BadArguments, Call, Job, JobNotFound, Lane, Penstock, Unavailable
 from penstock.engine.engine import ALIKE, PAGE
 from penstock.engine.repair.audit import audit
-from tests.api.looks import connections, on_both, own_app, stats, twin
+from tests.app_helpers import connections, on_both, own_app, stats, twin
 from tests.conftest import namespace
 from tests.proxy import proxied
 from tests.servers import Server, running

@@ -34,7 +34,7 @@ from penstock import (
 from penstock.engine.answers import Leased
 from penstock.engine.transport.script_client import ScriptCall, ScriptClient
 from penstock.worker.slots import Slots
-from tests.api.looks import eventually, in_state, own_app, twin
+from tests.app_helpers import eventually, in_state, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import raw, rewrite_payload, rewrite_raw
 from tests.servers import Server, running
@@ -528,7 +528,7 @@ def test_an_async_generator_is_no_task() -> None:
 
 
 async def test_an_idle_worker_sends_less_than_a_command_per_second_in_the_long_run(app: Penstock) -> None:
-    from tests.api.looks import commands
+    from tests.app_helpers import commands
 
     async with app.worker():
         await asyncio.sleep(11)

@@ -16,7 +16,7 @@ import pytest
 from penstock import BadOption, JobCancelled, JobFailed, JobNotFound, Penstock, PenstockError, ResultExpired
 from penstock.api.job import Job
 from penstock.engine.engine import PAGE
-from tests.api.looks import commands, connections, eventually, in_state, kill_connections, on_both, own_app, twin
+from tests.app_helpers import commands, connections, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.servers import Server, running
 

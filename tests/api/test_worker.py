@@ -30,7 +30,7 @@ from penstock import (
 from penstock.worker import unknown_tasks
 from penstock.worker.outcome import Raised, describe_error
 from penstock.worker.tracebacks import trace_of
-from tests.api.looks import commands, eventually, in_state, kill_connections, on_both, own_app, twin
+from tests.app_helpers import commands, eventually, in_state, kill_connections, on_both, own_app, twin
 from tests.conftest import namespace
 from tests.engine.factories import header_of
 from tests.servers import Server, running

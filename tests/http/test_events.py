@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.http.routes import events
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.http.harness import client_at, listening, serving
 
 PATH = "/api/v1/events"

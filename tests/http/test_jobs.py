@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from penstock import Penstock, current_job
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.cli.shell import Shell
 from tests.engine.factories import TestWorker, enqueue, new_job
 

@@ -14,7 +14,7 @@ import pytest
 from penstock import Penstock, Unavailable
 from penstock.errors import UnsuitableServer
 from penstock.worker.fetch import IDLE_POLL_INTERVAL
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.conftest import namespace
 from tests.proxy import proxied
 from tests.servers import Cluster, Server, free_pair, running, wait_for

@@ -20,7 +20,7 @@ from penstock import Penstock
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Event, Node
 from penstock.engine.repair.audit import audit
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.conftest import namespace
 from tests.engine.factories import raw
 

@@ -11,12 +11,8 @@ import pytest
 
 from penstock import Bury, JobContext, Penstock, Retry, Snooze, current_job
 from penstock.engine.repair.audit import audit
-from tests.api.conftest import app, unhandled, url
-from tests.api.looks import eventually, in_state
-from tests.worker.conftest import crew
+from tests.app_helpers import eventually, in_state
 from tests.worker.harness import Crew
-
-__all__ = ["app", "crew", "unhandled", "url"]
 
 SURROGATE = "undecodable \udc80 name"
 HUGE = "x" * 3_000_000

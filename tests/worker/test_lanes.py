@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.engine.read.views import Event
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.worker.harness import Crew, pause, tree
 
 MOMENT = 0.005  # seconds

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.worker.harness import Crew, gone, tree
 
 
