@@ -34,7 +34,7 @@ test: $(READY) ## the tests, on real servers that they start themselves
 # Each verb of the engine, and what most programs use of the API: what a change breaks first.
 QUICK := tests/engine tests/api/test_enqueue.py tests/api/test_results.py tests/test_exports.py tests/test_docs.py
 # These compare with a model, stop scripts at every step, wait for real time, or make thousands of jobs.
-SLOW  := model lanes_model batches_model abort growth full_server functions delivery backoff script_client rare_fields lane_entry reconcile doctor dead_groups push set_cron worker_life sweep
+SLOW  := model lanes_model batches_model abort growth full_server functions delivery backoff script_client rare_fields lane_entry reconcile doctor dead_groups push set_cron worker_ttl sweep
 test-quick: $(READY) ## the tests of each verb and of the basics, about a minute
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long and not integration' $(QUICK) $(SLOW:%=--ignore-glob='*/test_%.py')
 

@@ -85,3 +85,10 @@ async def connections(app: Penstock) -> int:
     """How many connections Penstock has to the server, all apps of all processes together."""
     client = await raw(app.client.engine)
     return sum(1 for one in await client.client_list() if one["name"] == "penstock")
+
+
+async def remove_all(app: Penstock) -> None:
+    """Delete all that is stored of the app, and close it."""
+    client = await app.client.endpoint.client()
+    await client.delete(*app.client.engine.all_keys())
+    await app.aclose()

@@ -207,6 +207,13 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+async def output_of(*program: str) -> str:
+    """What Python prints when it runs this."""
+    process = await asyncio.create_subprocess_exec(sys.executable, *program, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    return out.decode()
+
+
 async def gone(*pids: int, within: float = 10) -> None:
     await eventually(lambda: not any(map(alive, pids)), within=within)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app_helpers import eventually
-from tests.worker.harness import Crew, gone, tree
+from tests.worker.harness import Crew, gone, output_of, tree
 
 
 async def test_a_job_does_not_see_what_another_did_to_its_process(crew: Crew) -> None:
@@ -119,3 +119,38 @@ async def test_a_process_that_ends_charges_its_job_and_no_other(crew: Crew, how:
         assert (await crew.header(job)).crashes == 0
     await crew.all_in("done", "dead")
     assert (await crew.header(bad)).crashes == (3 if how == "exit" else 0)
+
+
+PROGRAM = """
+import asyncio, os
+from penstock import Penstock, current_job
+
+app = Penstock({name!r}, url={url!r})
+
+@app.task(executor="process", retries=0)
+def apart(n: int) -> list[int]:
+    return [n, os.getpid(), current_job().attempt]
+
+@app.task(executor="process")
+async def apart_too(n: int) -> int:
+    await asyncio.sleep(0)
+    return n
+
+async def main() -> None:
+    async with app:
+        job, other = await apart.enqueue(7), await apart_too.enqueue(8)
+        await app.run_until_idle()
+        print(*await job.result(), await other.result(), os.getpid())
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def test_a_program_runs_its_own_tasks_in_processes(crew: Crew, url: str) -> None:
+    file = crew.folder / "program.py"
+    file.write_text(PROGRAM.format(name=crew.name, url=url))
+    n, pid, attempt, other, parent = map(int, (await output_of(str(file))).split())
+    assert (n, attempt, other) == (7, 1, 8)
+    assert pid != parent
+    await gone(pid)

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, current_job
+from penstock import (
+    Job,
+    Penstock,
+    StaleLease,
+    current_job,
+)
 from penstock.worker.session import Session
 from tests.app_helpers import eventually, in_state, own_app
 from tests.conftest import namespace
@@ -188,3 +193,40 @@ async def test_a_stream_hands_out_nothing_that_came_with_an_answer_older_than_it
                 assert lease.id == last.id, "the job that another worker has done is not handed out"
                 await lease.complete()
             await behind.aclose()
+
+
+async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Penstock) -> None:
+    gate = asyncio.Event()
+    told: list[Any] = []
+
+    @app.task
+    async def slow(x: int) -> int:
+        attempt = current_job().attempt
+        await gate.wait()
+        if attempt == 1:
+            try:
+                await current_job().progress(1)
+            except StaleLease as error:
+                told.append(error)
+                raise
+        return 10 * x + attempt
+
+    engine = app.client.engine
+    async with app.worker(concurrency=2, lease="300ms") as worker:
+        job = await slow.enqueue(1)
+        await in_state(job, "running")
+        name = worker.name
+        assert await engine.reap_worker(name, [job.id], 300) == (1, 0)
+        await eventually(lambda: worker.name != name)
+        await eventually(lambda: _attempt(job, 2))
+        gate.set()
+        assert await job.result(timeout=5) == 12
+        assert await (await slow.enqueue(2)).result(timeout=5) == 21
+        assert len(told) == 1
+        assert [node.worker for node in await app.client.views.workers()] == [worker.name]
+    assert [one.outcome for one in (await job.status()).attempts] == ["crash"]
+
+
+async def _attempt(job: Job[Any], number: int) -> bool:
+    status = await job.status()
+    return status.state == "running" and status.attempt == number
