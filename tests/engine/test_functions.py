@@ -13,7 +13,7 @@ from penstock.engine.scripts import Script, load
 from penstock.errors import PenstockError
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, forget_scripts, new_job, raw, states
-from tests.engine.test_abort import SCENARIOS
+from tests.engine.scenarios import SCENARIOS
 from tests.servers import Server, running
 
 KEPT = sorted(name for name, script in load().items() if script.function)

@@ -245,8 +245,6 @@ class Row(NamedTuple):
 
 
 MOMENT = datetime(2026, 7, 5, 12, 30, 0, 123456, tzinfo=UTC)
-
-
 VALUES: list[tuple[Any, Any]] = [
     (None, None),
     (int, 2**63),

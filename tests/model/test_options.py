@@ -18,8 +18,6 @@ from penstock import (
 )
 
 LONG = "x" * 10_000
-
-
 BAD_OPTIONS: list[tuple[str, Any]] = [
     *(("queue", value) for value in ("", "a b", "a{b}", "a\nb", "ä", LONG, 5, None, "*", "a\x1fb")),
     *(("priority", value) for value in (-1, 100, 1.0, "5", True, None)),

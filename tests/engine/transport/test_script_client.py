@@ -30,7 +30,7 @@ from tests.engine.factories import (
     raw,
     states,
 )
-from tests.engine.test_abort import SCENARIOS
+from tests.engine.scenarios import SCENARIOS
 from tests.proxy import Proxy, proxied
 from tests.servers import Server, running
 
