@@ -143,7 +143,7 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
     names = {name for name in names if not re.search("[A-Z]{2}", name)}  # not `test_VERB.py`, which stands for many
     assert names
     assert {name for name in names if not any((root / name).exists() for root in ROOTS)} == set()
-    linked = set(re.findall(r"github\.com/penstock/penstock/(?:blob|tree)/main/([^)\s]*)", text))
+    linked = set(re.findall(r"github\.com/penstock/penstock/(?:blob|tree)/main/([^)\s…]*)", text))
     assert {name for name in linked if not (ROOT / name).exists()} == set()
 
 
