@@ -51,7 +51,7 @@ TREE = {
 }
 
 
-def test_all_is_exactly_the_contract_as_far_as_it_is_built() -> None:
+def test_the_exported_names_are_those_of_the_contract() -> None:
     assert sorted(penstock.__all__) == sorted(set().union(*NAMES.values()))
     assert list(penstock.__all__) == sorted(penstock.__all__)
 
@@ -85,7 +85,7 @@ def test_steering_is_no_error_of_ours() -> None:
         assert not issubclass(steer, penstock.PenstockError)
 
 
-def test_importing_it_connects_to_nothing_starts_nothing_and_imports_no_edge(tmp_path: Path) -> None:
+def test_importing_penstock_connects_to_nothing_starts_nothing_and_imports_no_edge(tmp_path: Path) -> None:
     program = (
         "import sys, threading, penstock\n"
         "app = penstock.Penstock('never-connected')\n"

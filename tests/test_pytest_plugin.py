@@ -90,7 +90,7 @@ def test_a_projects_tests_run_on_one_server_which_ends_with_them(project: pytest
     wait_for(lambda: not Path(url.removeprefix("unix://")).exists())
 
 
-def test_who_names_no_app_is_told_how(project: pytest.Pytester) -> None:
+def test_a_project_that_names_no_app_is_told_how(project: pytest.Pytester) -> None:
     project.makepyprojecttoml('[tool.pytest.ini_options]\naddopts = "-p penstock"\n')
     project.makepyfile("def test_it(penstock): pass")
     result = project.runpytest_inprocess()
@@ -98,7 +98,7 @@ def test_who_names_no_app_is_told_how(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*which app is to be tested? Name it in pyproject.toml*penstock_app*"])
 
 
-def test_tests_that_use_nothing_of_it_import_nothing_of_it(project: pytest.Pytester) -> None:
+def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_it(project: pytest.Pytester) -> None:
     project.makepyfile(
         "import sys\n"
         "def test_it():\n"

@@ -72,7 +72,7 @@ async def test_enqueue_many_sends_a_page_per_script_call(app: Penstock) -> None:
     assert await stats(app, "fcall") - before == 5
 
 
-async def test_calls_that_are_not_alike_come_in_smaller_pages(app: Penstock) -> None:
+async def test_calls_with_different_options_come_in_smaller_pages(app: Penstock) -> None:
     @app.task
     async def echo(x: int) -> int:
         return x

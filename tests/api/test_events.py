@@ -20,7 +20,7 @@ async def take(events: Events, number: int) -> list[Event]:
         return [await anext(events) for _ in range(number)]
 
 
-async def test_what_happens_is_told_in_its_order_with_its_queue_task_and_job(app: Penstock) -> None:
+async def test_events_come_in_order_with_their_queue_task_and_job(app: Penstock) -> None:
     @app.task(name="send", queue="mail")
     async def send() -> None: ...
 
@@ -82,7 +82,7 @@ async def test_since_is_an_id_a_moment_or_how_long_ago(app: Penstock) -> None:
         await anext(app.events(since="yesterday"))
 
 
-async def test_a_gap_is_told_where_events_were_trimmed(app: Penstock) -> None:
+async def test_a_gap_is_reported_where_events_were_trimmed(app: Penstock) -> None:
     @app.task(name="send")
     async def send() -> None: ...
 

@@ -52,7 +52,7 @@ async def test_two_jobs_of_one_lock_never_run_at_once_whatever_their_task_or_que
     assert set(seen.most.values()) == {1}
 
 
-async def test_a_job_that_waits_for_its_lock_holds_up_nobody(app: Penstock) -> None:
+async def test_a_job_that_waits_for_its_lock_delays_no_other_job(app: Penstock) -> None:
     order: list[str] = []
     release = asyncio.Event()
 
@@ -242,7 +242,7 @@ def test_a_bad_lane_is_refused_by_name(name: str, options: Any) -> None:
         Lane(name, **options)
 
 
-def test_two_tasks_that_disagree_about_a_lane_are_told(app: Penstock) -> None:
+def test_a_lane_that_two_tasks_declare_differently_is_refused(app: Penstock) -> None:
     @app.task(lane=Lane("api", limit=3))
     async def one() -> None: ...
 

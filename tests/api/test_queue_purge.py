@@ -62,7 +62,7 @@ async def _purge(app: Penstock, number: int) -> int:
     return added
 
 
-async def test_all_that_waited_in_a_queue_is_purged_while_others_enqueue(app: Penstock) -> None:
+async def test_a_purge_removes_all_jobs_that_waited_while_other_clients_enqueue(app: Penstock) -> None:
     number = 500
     added = await _purge(app, number)
     counts = (await app.queue("mail").status()).counts

@@ -167,7 +167,7 @@ async def test_result_sync_on_a_loop_is_refused_because_it_would_block_it(app: P
         job.result_sync(timeout=1)
 
 
-async def test_without_waiting_the_result_of_a_finished_job_is_there_and_of_another_it_is_not(app: Penstock) -> None:
+async def test_result_with_a_timeout_of_zero_gives_the_result_of_a_finished_job_only(app: Penstock) -> None:
     @app.task
     async def double(number: int) -> int:
         return 2 * number

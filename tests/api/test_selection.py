@@ -204,7 +204,7 @@ async def test_arguments_that_do_not_fit_the_task_are_refused_and_change_nothing
     assert (await job.status()).state == "dead"
 
 
-async def test_without_the_task_arguments_are_taken_by_name(url: str, app: Penstock) -> None:
+async def test_new_arguments_of_an_unknown_task_are_taken_by_name(url: str, app: Penstock) -> None:
     job = await _dead(app)
     stranger = Penstock(app.name, url=url)
     with pytest.raises(BadArguments, match="by name"):
@@ -240,7 +240,7 @@ async def test_a_full_queue_refuses_and_says_so_wherever_jobs_are_sent(app: Pens
     await send.enqueue(3)
 
 
-async def test_one_that_is_refused_does_not_spoil_the_others_of_the_same_moment(app: Penstock) -> None:
+async def test_a_refused_job_does_not_affect_jobs_enqueued_at_the_same_moment(app: Penstock) -> None:
     make(app)
     await app.queue("mail").set(max_size=1)
     sent = [app.tasks["send"].enqueue(n) for n in range(3)] + [app.tasks["pay"].enqueue(1)]
@@ -272,7 +272,7 @@ async def test_a_paused_task_waits_and_its_jobs_say_why(app: Penstock) -> None:
     assert await job.result(timeout=0) == 1
 
 
-async def test_nothing_to_set_and_bad_bounds_are_refused(app: Penstock) -> None:
+async def test_queue_set_without_a_value_or_with_a_bad_one_is_refused(app: Penstock) -> None:
     several: list[dict[str, int]] = [{}, {"max_size": -1}, {"max_size": True}, {"limit": -1}]
     for bad in several:
         with pytest.raises(BadOption):

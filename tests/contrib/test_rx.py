@@ -69,7 +69,7 @@ async def test_an_error_is_an_error_of_the_observable(app: Penstock) -> None:
     assert "an event's id" in str(errors[0])
 
 
-async def test_what_ends_completes() -> None:
+async def test_an_observable_completes_when_its_source_ends() -> None:
     async def numbers() -> object:
         yield 1
         yield 2

@@ -47,7 +47,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("where", "verb"), CASES)
-async def test_a_script_stopped_anywhere_loses_nothing_and_is_mended_in_one_pass(
+async def test_a_script_stopped_anywhere_loses_nothing_and_is_repaired_in_one_pass(
     request: pytest.FixtureRequest, where: str, verb: str
 ) -> None:
     clock = Clock()

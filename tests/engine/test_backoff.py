@@ -62,7 +62,7 @@ def test_jitter_draws_between_half_and_all_of_it(kind: Any) -> None:
         assert len(waits) > 50
 
 
-async def test_a_job_taken_from_the_dead_letter_has_its_whole_budget_again(engine: Engine, clock: Clock) -> None:
+async def test_a_revived_job_has_its_whole_retry_budget_again(engine: Engine, clock: Clock) -> None:
     worker, policy = await TestWorker(engine).register(), RetryPolicy(Backoff(jitter=False), None, ())
     await enqueue(engine, new_job("a", retries=1))
     for _ in range(2):

@@ -49,7 +49,7 @@ async def calls(engine: Engine, command: str) -> int:
     return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def test_what_every_job_goes_through_is_kept() -> None:
+def test_verbs_of_the_hot_path_are_functions() -> None:
     assert {"enqueue", "lease", "complete", "retry", "renew", "promote", "watch"} == set(KEPT)
 
 
@@ -66,7 +66,7 @@ def test_builds_that_differ_have_names_that_differ() -> None:
     assert len(set(names)) == len(names) == 2 * len(KEPT)
 
 
-async def test_after_the_first_call_only_functions_are_called(own: Server) -> None:
+async def test_calls_after_the_first_use_functions_only(own: Server) -> None:
     async with connected(own.url) as engine:
         await engine.register("w", LIFE)
         await enqueue(engine, new_job("a"))

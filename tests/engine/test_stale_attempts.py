@@ -121,7 +121,7 @@ async def test_an_attempt_that_does_not_hold_its_job_is_refused_and_changes_not_
         assert await dump(engine) == before, verb
 
 
-async def test_what_is_refused_is_counted_for_its_queue_and_nothing_else_is(engine: Engine, clock: Clock) -> None:
+async def test_refused_settles_are_counted_for_their_queue_and_nothing_else_is(engine: Engine, clock: Clock) -> None:
     attempt = await _nobody(engine, clock)
     client = await raw(engine)
     before = await client.hgetall(engine.keys("stats"))
@@ -137,7 +137,7 @@ async def test_what_is_refused_is_counted_for_its_queue_and_nothing_else_is(engi
 
 
 @pytest.mark.parametrize("first", sorted(SETTLES.keys() - {"progress"}))
-async def test_whoever_has_settled_may_send_it_again_but_nothing_else(engine: Engine, first: str) -> None:
+async def test_an_attempt_that_settled_may_send_the_same_settle_again_but_no_other(engine: Engine, first: str) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()

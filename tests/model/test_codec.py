@@ -91,7 +91,7 @@ async def test_wrong_arguments_are_refused_where_they_are_written(
         ("xyz", "unknown argument 'xyz'; valid are subject, user"),
     ],
 )
-async def test_a_strange_name_is_told_with_what_to_do(app: Penstock, name: str, hint: str) -> None:
+async def test_an_unknown_argument_name_is_refused_with_advice(app: Penstock, name: str, hint: str) -> None:
     @app.task(name="send")
     async def send(user: int, subject: str = "hi") -> None: ...
 

@@ -106,13 +106,13 @@ async def test_a_unique_key_that_a_template_makes_too_long_or_empty_is_refused(a
         lambda: Snooze(timedelta(seconds=-1)),
     ],
 )
-def test_bad_times_of_backoffs_and_steering_are_refused(make: Callable[[], Any]) -> None:
+def test_bad_times_of_backoffs_retries_and_snoozes_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(BadOption):
         make()
 
 
 @pytest.mark.parametrize("options", [{"id": "\ud800"}, {"unique": "\ud800"}, {"tags": ["\ud800"]}], ids=str)
-async def test_a_text_that_is_no_unicode_is_refused_and_hurts_nobody(app: Penstock, options: Any) -> None:
+async def test_a_text_that_is_no_unicode_is_refused_and_affects_no_other_job(app: Penstock, options: Any) -> None:
     @app.task
     async def echo(x: int) -> int:
         return x

@@ -119,7 +119,7 @@ def test_cron_agrees_with_a_look_at_every_minute_of_two_years(zone: str) -> None
     text=st.sampled_from(TEXTS),
     begin=st.integers(at("2026-01-01"), at("2030-01-01")),
 )
-def test_from_wherever_one_looks_the_next_time_is_the_same(zone: str, text: str, begin: int) -> None:
+def test_the_next_time_is_the_same_from_any_moment_before_it(zone: str, text: str, begin: int) -> None:
     rule = schedule.cron(text, zone)
     following = rule.after(begin)
     assert following > begin
@@ -186,7 +186,7 @@ def test_seconds_come_first_and_names_are_known() -> None:
     assert schedule.cron("0 9 * * MON-FRI").explain() == "At 09:00 on Monday through Friday, UTC"
 
 
-def test_every_is_a_multiple_since_1970_whenever_one_looks() -> None:
+def test_ticks_of_every_are_multiples_since_1970() -> None:
     rule = schedule.every("90s")
     assert rule == Every(90_000)
     assert {rule.after(90_000 * 7 + late) for late in (0, 1, 45_000, 89_999)} == {90_000 * 8}
@@ -309,7 +309,7 @@ def test_jitter_spreads_the_ticks() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 300_000), st.sampled_from(["none", "latest", "all"]), st.integers(0, 900))
-def test_whoever_follows_the_plans_runs_each_tick_at_most_once_and_in_order(
+def test_workers_that_follow_the_plans_run_each_tick_at_most_once_and_in_order(
     step: int, catch_up: str, jitter: int
 ) -> None:
     spec, expected, now, ran = new_spec(1_000, catch_up=catch_up, jitter=jitter), NOW, NOW - 5_000, list[int]()

@@ -33,7 +33,7 @@ def big_page(app: Penstock) -> Any:
     return app.client.engine.enqueue([new_job(payload=b"x" * 900_000) for _ in range(4)])
 
 
-async def test_calls_that_wait_for_room_are_sent_elsewhere_when_the_connection_is_lost(
+async def test_calls_that_wait_for_room_are_sent_on_another_connection_when_theirs_is_lost(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -64,7 +64,7 @@ async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: 
     assert (await app.client.views.counts())["default"]["ready"] == 80
 
 
-async def test_who_is_cancelled_while_waiting_for_a_turn_holds_up_nobody(app: Penstock) -> None:
+async def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_delays_no_other(app: Penstock) -> None:
     engine, connection = app.client.engine, await connection_of(app)
     connection.pause_writing()
     waiting = [asyncio.ensure_future(engine.script_client.run(engine.cancel([f"{n}"]))) for n in range(4)]

@@ -249,7 +249,7 @@ async def test_an_app_whose_server_stays_a_replica_from_the_start_is_told_which_
                 pass
 
 
-async def test_who_waits_for_a_result_and_an_idle_worker_follow_an_address_that_leads_to_another_server() -> None:
+async def test_a_waiting_client_and_an_idle_worker_follow_an_address_to_another_server() -> None:
     """As with DNS or a proxy: the address is the same, what answers there is not."""
     with (
         running(Server("--appendonly", "no")) as first,

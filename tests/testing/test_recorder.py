@@ -88,7 +88,7 @@ async def test_every_way_to_enqueue_is_seen(app: Penstock, sandbox: Sandbox) -> 
     sandbox.assert_enqueued(work.call(6))
 
 
-def test_what_was_there_already_is_not_enqueued_again(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_job_that_existed_already_does_not_count_as_enqueued(app: Penstock, sandbox: Sandbox) -> None:
     @app.task(unique=True)
     def work() -> None: ...
 
@@ -131,7 +131,7 @@ def test_a_failure_shows_jobs_of_the_same_task_first(app: Penstock, sandbox: San
         sandbox.assert_not_enqueued()
 
 
-def test_what_can_never_be_there_is_no_assertion(app: Penstock, sandbox: Sandbox) -> None:
+def test_an_assertion_about_an_impossible_job_is_an_error(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     def send(user: int) -> None: ...
 

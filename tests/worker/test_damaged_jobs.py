@@ -69,7 +69,7 @@ async def test_a_payload_that_is_gone_buries_its_job(app: Penstock) -> None:
     await client.hset(keys("payloads"), job.id, b"for the audit: a dead job has its payload")
 
 
-async def test_a_garbled_header_stops_nobody_else_and_its_payload_is_kept_in_the_dead_letter(
+async def test_a_garbled_header_affects_no_other_job_and_its_payload_is_kept_in_the_dead_letter(
     app: Penstock,
 ) -> None:
     @app.task
@@ -149,7 +149,7 @@ async def test_a_payload_with_a_garbled_backoff_ends_in_the_dead_letter(app: Pen
 @pytest.mark.parametrize(
     "fields", [{"task": 7}, {"task": [1]}, {"size": "x"}, {"priority": "x"}, {"expires": "x"}, {"reason": 5}], ids=str
 )
-async def test_a_header_with_a_wrong_type_stops_nobody_else(app: Penstock, fields: dict[str, Any]) -> None:
+async def test_a_header_with_a_wrong_type_affects_no_other_job(app: Penstock, fields: dict[str, Any]) -> None:
     @app.task
     async def echo(x: int) -> int:
         return x
@@ -159,7 +159,7 @@ async def test_a_header_with_a_wrong_type_stops_nobody_else(app: Penstock, field
         assert await (await echo.enqueue(2)).result(timeout=2) == 2
 
 
-async def test_a_garbled_history_stops_nobody_else(app: Penstock) -> None:
+async def test_a_garbled_history_affects_no_other_job(app: Penstock) -> None:
     @app.task(backoff=["100ms"])
     async def fail() -> None:
         raise ValueError

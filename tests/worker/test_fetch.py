@@ -42,7 +42,7 @@ async def test_weighted_queues_get_about_their_share(app: Penstock) -> None:
     assert counted["little"] > 20
 
 
-async def test_without_names_all_queues_are_one_line(app: Penstock) -> None:
+async def test_a_worker_without_named_queues_takes_all_queues_by_priority(app: Penstock) -> None:
     ran: list[int] = []
 
     @app.task

@@ -272,9 +272,7 @@ RECORDS = ("message", "argument", "logger", "level", "exception", "extra odd", "
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 @pytest.mark.parametrize("form", ["table", "json"])
-async def test_whatever_a_job_logs_in_a_real_worker_it_goes_on_and_is_heard(
-    crew: Crew, executor: str, form: str
-) -> None:
+async def test_a_worker_process_goes_on_whatever_a_job_logs(crew: Crew, executor: str, form: str) -> None:
     file = crew.folder / "tasks.py"
     file.write_text(file.read_text() + IN_PROCESSES)
 

@@ -13,7 +13,7 @@ from penstock import BadOption, Penstock, current_job
 from penstock.engine.read.views import LogLine
 
 
-async def test_what_a_job_logs_is_kept_with_it(app: Penstock) -> None:
+async def test_lines_that_a_job_logs_are_kept_with_it(app: Penstock) -> None:
     @app.task(name="chat", retries=1, backoff=[0])
     async def chat(fails: bool) -> None:
         current_job().log("hello")
@@ -65,7 +65,7 @@ async def test_lines_arrive_while_the_job_runs(app: Penstock) -> None:
         go.set()
 
 
-async def test_what_is_logged_outside_of_jobs_is_not_kept_and_capturing_ends_with_the_worker(app: Penstock) -> None:
+async def test_lines_logged_outside_of_jobs_are_not_kept_and_capturing_ends_with_the_worker(app: Penstock) -> None:
     handlers, factory = list(logging.getLogger().handlers), logging.getLogRecordFactory()
     async with app.worker():
         assert logging.getLogRecordFactory() is not factory
@@ -76,7 +76,7 @@ async def test_what_is_logged_outside_of_jobs_is_not_kept_and_capturing_ends_wit
     assert logging.getLogRecordFactory() is factory
 
 
-async def test_who_makes_log_records_in_another_way_meanwhile_goes_on_to(app: Penstock) -> None:
+async def test_a_log_record_factory_set_meanwhile_stays_in_use(app: Penstock) -> None:
     factory = logging.getLogRecordFactory()
     try:
         async with app.worker():

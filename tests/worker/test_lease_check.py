@@ -147,7 +147,7 @@ async def test_a_stream_gives_back_what_a_failover_says_it_holds(pair: Pair) -> 
     await app.aclose()
 
 
-async def test_only_what_was_answered_and_is_not_in_hand_goes_back(app: Penstock) -> None:
+async def test_only_answered_leases_that_the_worker_does_not_have_are_released(app: Penstock) -> None:
     @app.task
     async def work(n: int) -> None: ...
 

@@ -52,7 +52,7 @@ async def test_middleware_wraps_every_run_and_the_first_is_the_outermost(app: Pe
     assert await other.result() == "<y>"
 
 
-async def test_a_middleware_that_raises_fails_the_attempt_and_one_that_steers_is_heard(app: Penstock) -> None:
+async def test_a_middleware_that_raises_fails_the_attempt_and_may_bury_the_job(app: Penstock) -> None:
     @app.middleware
     async def moody(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         if "bury" in job.tags:

@@ -184,7 +184,7 @@ async def test_a_task_that_cancels_itself_or_its_thread_pool_hurts_only_itself(a
         assert await (await fine.enqueue()).result(timeout=5) == 1
 
 
-async def test_bad_steering_inside_a_task_fails_the_attempt_with_its_text(app: Penstock) -> None:
+async def test_a_bad_snooze_or_bury_inside_a_task_fails_the_attempt_with_its_text(app: Penstock) -> None:
     @app.task(retries=0)
     async def wrong(how: str) -> None:
         if how == "snooze":

@@ -175,7 +175,7 @@ async def test_a_subscription_that_is_always_refused_stops_neither_leases_nor_th
     assert "taken for dead" not in caplog.text
 
 
-async def test_after_the_server_was_away_nobody_waits_for_a_subscription_that_is_always_refused(
+async def test_a_worker_does_not_wait_for_a_refused_subscription_after_the_server_was_away(
     unheard: tuple[Server, Shop], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, shop = unheard

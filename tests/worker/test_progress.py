@@ -47,7 +47,7 @@ async def _told(app: Penstock, kind: str) -> int:
     return len([one async for one in app.events(since="0", kinds=[kind]).kept()])
 
 
-async def test_progress_is_written_four_times_a_second_at_most_and_the_last_word_counts(app: Penstock) -> None:
+async def test_progress_is_written_four_times_a_second_at_most_and_the_last_is_kept(app: Penstock) -> None:
     @app.task(name="count")
     async def count() -> float:
         began = time.monotonic()
@@ -64,7 +64,7 @@ async def test_progress_is_written_four_times_a_second_at_most_and_the_last_word
     assert 2 <= await _told(app, "progress") <= took * 4 + 2
 
 
-async def test_what_was_said_last_is_passed_on_while_the_job_goes_on(app: Penstock) -> None:
+async def test_the_last_progress_is_sent_while_the_job_goes_on(app: Penstock) -> None:
     go = asyncio.Event()
 
     @app.task(name="count")

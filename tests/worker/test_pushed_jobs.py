@@ -37,7 +37,7 @@ def letters_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 @on_both
-async def test_the_next_job_of_a_worker_at_rest_comes_by_letter(app: Penstock, monkeypatch: Any) -> None:
+async def test_the_next_job_of_an_idle_worker_is_pushed_to_it(app: Penstock, monkeypatch: Any) -> None:
     @app.task
     async def double(n: int, padding: str = "") -> int:
         return 2 * n
@@ -72,7 +72,7 @@ async def test_a_worker_that_runs_a_job_is_woken_for_others(app: Penstock, monke
         await slow.result(timeout=5)
 
 
-async def test_a_worker_that_stops_gives_it_back(app: Penstock) -> None:
+async def test_a_worker_that_stops_gives_its_pushed_job_back(app: Penstock) -> None:
     @app.task
     async def anything() -> None: ...
 
@@ -102,7 +102,7 @@ async def test_a_job_pushed_to_a_worker_that_lost_the_message_runs_at_its_next_l
 
 
 @pytest.mark.parametrize("size", [400, pytest.param(20_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-async def test_every_job_runs_once_while_mailboxes_break(app: Penstock, size: int) -> None:
+async def test_every_job_runs_once_while_subscriptions_break(app: Penstock, size: int) -> None:
     runs: Counter[int] = Counter()
 
     @app.task
@@ -145,7 +145,7 @@ def test_a_worker_does_not_go_too_far_ahead_of_a_call_that_is_not_answered() -> 
     assert not numbers.is_too_far_ahead
 
 
-def test_numbers_of_calls_that_letters_answer() -> None:
+def test_calls_that_pushed_jobs_answer_are_numbered_without_gaps() -> None:
     numbers = CallNumbers()
     first, second = numbers.take(), numbers.take()
     assert (first, second) == (1, 2)

@@ -50,7 +50,7 @@ async def test_an_exception_fails_the_job_by_its_task_s_policy_and_goes_on(app: 
 
 
 @pytest.mark.parametrize(("steer", "state"), [(Snooze("1h"), "scheduled"), (Bury("bad"), "dead")])
-async def test_steering_is_no_error(app: Penstock, steer: Exception, state: str) -> None:
+async def test_retry_snooze_and_bury_are_no_errors(app: Penstock, steer: Exception, state: str) -> None:
     @app.task(name="send", queue="mail")
     async def send() -> None: ...
 
@@ -129,7 +129,7 @@ async def test_a_consumer_that_is_cancelled_leaves_no_job_behind(app: Penstock) 
     assert await _counts(app) == {"ready": 10}
 
 
-async def test_what_is_enqueued_later_arrives_without_polling(app: Penstock) -> None:
+async def test_jobs_enqueued_later_arrive_without_polling(app: Penstock) -> None:
     @app.task(name="send", queue="mail")
     async def send(number: int) -> None: ...
 

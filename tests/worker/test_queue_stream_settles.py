@@ -171,7 +171,7 @@ async def test_a_lease_that_was_settled_inside_its_block_is_left_without_an_erro
     assert (await jobs[1].status()).state == "ready"
 
 
-async def test_a_settle_that_the_server_refuses_holds_up_nobody_and_is_done_once_that_is_mended(
+async def test_a_settle_that_the_server_refuses_delays_no_other_job_and_is_done_once_that_is_repaired(
     app: Penstock, jobs: list[Job[str]]
 ) -> None:
     client, attempts = await raw(app.client.engine), app.client.engine.keys("attempts")

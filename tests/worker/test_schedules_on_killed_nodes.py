@@ -65,7 +65,7 @@ def nodes(url: str, name: str) -> Iterator[Nodes]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_each_tick_happens_at_most_once_and_is_missed_only_as_it_says(single: Server) -> None:
+async def test_each_tick_happens_at_most_once_and_is_missed_only_as_catch_up_says(single: Server) -> None:
     engine = open_engine(single.url, namespace())
     with nodes(single.url, engine.keys.namespace) as disturbed:
         until = time.monotonic() + SECONDS

@@ -40,7 +40,7 @@ class Starts:
         return [start for start, many in self.fences.items() if many > 1]
 
 
-async def test_a_worker_taken_for_dead_is_reborn_once(single: Server, unhandled: list[Any]) -> None:
+async def test_a_worker_taken_for_dead_gets_one_new_name(single: Server, unhandled: list[Any]) -> None:
     starts, reaped, rounds = Starts(), list[str](), 10
     with proxied(single.port) as proxy:
         async with own_app(single, namespace()) as app:
@@ -83,7 +83,7 @@ async def _two_trips_are_held_back(worker: Any, proxy: Any) -> None:
 
 
 @pytest.mark.parametrize("executor", ["async", "thread"])
-async def test_a_worker_whose_slots_are_all_taken_is_reborn_at_once(app: Penstock, executor: Any) -> None:
+async def test_a_worker_whose_slots_are_all_taken_gets_a_new_name_at_once(app: Penstock, executor: Any) -> None:
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
     runs: list[int] = []

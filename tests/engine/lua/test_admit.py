@@ -22,7 +22,7 @@ async def test_a_job_is_shown_when_its_token_is_there_and_not_before(engine: Eng
     assert [lease.id for lease in await worker.lease(9)] == ["b"]
 
 
-async def test_nothing_due_changes_nothing(engine: Engine) -> None:
+async def test_admit_changes_nothing_when_no_lane_is_due(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=[SLOW]), new_job("b", lanes=[SLOW]))
     await worker.lease(9)
@@ -31,7 +31,7 @@ async def test_nothing_due_changes_nothing(engine: Engine) -> None:
     assert await dump(engine) == before
 
 
-async def test_a_job_that_costs_more_waits_longer_and_nobody_asks_in_vain_meanwhile(
+async def test_a_job_that_costs_more_waits_longer_and_no_worker_is_woken_too_early(
     engine: Engine, clock: Clock
 ) -> None:
     worker = await TestWorker(engine, "w").register()
@@ -59,7 +59,7 @@ async def test_a_start_that_costs_more_than_the_burst_is_paid_in_full(engine: En
     assert [at - starts[0] for at in starts] == [0, 3_000, 6_000]
 
 
-async def test_the_timer_is_told_when_a_lane_will_open(engine: Engine, clock: Clock) -> None:
+async def test_the_timer_learns_when_a_lane_will_open(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=[SLOW]), new_job("b", lanes=[SLOW]))
     async with listening(engine, engine.keys.timer) as mailbox:
@@ -67,7 +67,7 @@ async def test_the_timer_is_told_when_a_lane_will_open(engine: Engine, clock: Cl
         assert await mailbox.letters() == [str(clock() + 1_000)]
 
 
-async def test_it_is_told_and_noted(engine: Engine, clock: Clock) -> None:
+async def test_admit_wakes_a_worker_and_adds_an_event(engine: Engine, clock: Clock) -> None:
     sleeper = await TestWorker(engine, "sleeper").register()
     await enqueue(engine, new_job("a", lanes=[SLOW]), new_job("b", lanes=[SLOW]))
     await sleeper.lease(9)

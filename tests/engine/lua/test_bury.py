@@ -36,7 +36,7 @@ async def test_a_dead_job_runs_no_more_and_does_not_expire(engine: Engine, clock
     assert await states(engine) == {"a": "dead"}
 
 
-async def test_its_unique_key_is_free_in_the_same_moment(engine: Engine) -> None:
+async def test_bury_frees_the_unique_key(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"))
     await worker.bury((await worker.lease())[0])
@@ -67,7 +67,7 @@ async def test_a_second_bury_of_the_same_attempt_gets_the_first_answer_and_keeps
     assert (record.header.reason, record.header.failures, len(record.attempts)) == ("first", 1, 1)
 
 
-async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, ("a", "done", "spoilt", "b")))
     leases = await worker.lease(4)
@@ -79,7 +79,7 @@ async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engin
     assert await states(engine) == {"a": "dead", "done": "done", "spoilt": "dead", "b": "dead"}
 
 
-async def test_it_is_counted_and_noted(engine: Engine) -> None:
+async def test_bury_is_counted_and_adds_an_event(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.bury((await worker.lease())[0], "failed")

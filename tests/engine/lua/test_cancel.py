@@ -37,7 +37,7 @@ async def test_a_waiting_job_is_cancelled_and_lets_go_of_what_it_held(engine: En
     assert [lease.id for lease in await worker.lease(9)] == ["b"]
 
 
-async def test_a_running_job_is_flagged_its_worker_told_and_nothing_else_changes(engine: Engine) -> None:
+async def test_a_running_job_is_flagged_its_worker_notified_and_nothing_else_changes(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b"))
     (lease,) = await worker.lease()
@@ -63,7 +63,7 @@ async def test_a_job_is_flagged_once_with_the_first_reason(engine: Engine) -> No
     assert await dump(engine) == before
 
 
-async def test_what_has_ended_already_says_how_and_does_not_change(engine: Engine) -> None:
+async def test_cancel_of_a_finished_job_answers_its_state_and_changes_nothing(engine: Engine) -> None:
     await populate(engine)
     before = await dump(engine)
     ended = {"done": "done", "dead": "dead", "cancelled": "cancelled", "tomb": "cancelled", "never-was": "missing"}
@@ -77,7 +77,7 @@ async def test_an_id_twice_in_a_page_is_cancelled_once(engine: Engine) -> None:
     assert await Views(engine).counts() == {"default": {"ready": 0, "cancelled": 1}}
 
 
-async def test_a_header_that_cannot_be_read_is_missing_and_holds_up_nobody(engine: Engine) -> None:
+async def test_a_header_that_cannot_be_read_is_missing_and_delays_no_other_job(engine: Engine) -> None:
     await enqueue(engine, new_job("spoilt"), new_job("a"))
     await spoil(engine, "spoilt")
     assert await engine.cancel(["spoilt", "a"]) == ["missing", "cancelled"]
@@ -91,7 +91,7 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     assert await engine.cancel(ids) == ["cancelled"] * PAGE
 
 
-async def test_it_is_counted_and_noted(engine: Engine) -> None:
+async def test_cancel_is_counted_and_adds_an_event(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     await worker.lease()

@@ -5,7 +5,7 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, batch_of, enqueue, made_by, new_job, numbers_of, open_batch, states
 
 
-async def test_nothing_starts_any_more_and_members_end_page_by_page(engine: Engine) -> None:
+async def test_no_member_starts_after_a_cancel_and_members_end_page_by_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "b", *(new_job(f"j{n:02}") for n in range(25)))
     (running,) = await worker.lease()

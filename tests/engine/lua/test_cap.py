@@ -6,7 +6,7 @@ from penstock.engine.repair.audit import audit
 from tests.engine.factories import TestWorker, enqueue, happened, lane, new_job, states
 
 
-async def test_no_more_start_than_the_limit_allows_and_an_end_makes_room(engine: Engine) -> None:
+async def test_jobs_start_up_to_the_limit_of_their_queue_and_an_end_makes_room(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"j{i}") for i in range(6)), new_job("elsewhere", queue="other"))
     assert await engine.cap("default", 2) == "ok"
@@ -17,7 +17,7 @@ async def test_no_more_start_than_the_limit_allows_and_an_end_makes_room(engine:
     assert [lease.id for lease in await worker.lease(9)] == ["j2"]
 
 
-async def test_it_counts_for_queues_that_are_named_and_for_all(engine: Engine) -> None:
+async def test_a_limit_holds_for_workers_of_named_queues_and_of_all_queues(engine: Engine) -> None:
     await enqueue(engine, *(new_job(f"j{i}") for i in range(6)))
     await engine.cap("default", 3)
     one = await TestWorker(engine).register()
@@ -25,7 +25,7 @@ async def test_it_counts_for_queues_that_are_named_and_for_all(engine: Engine) -
     assert len((await engine.lease(one.name, 2, queues=["*"], want=9)).leases) == 1
 
 
-async def test_it_is_raised_lowered_and_lifted_on_a_live_queue(engine: Engine) -> None:
+async def test_a_limit_is_raised_lowered_and_lifted_while_jobs_run(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"j{i}") for i in range(9)))
     await engine.cap("default", 4)
@@ -38,7 +38,7 @@ async def test_it_is_raised_lowered_and_lifted_on_a_live_queue(engine: Engine) -
     assert len(await worker.lease(9)) == 3
 
 
-async def test_pausing_and_the_limit_do_not_forget_each_other(engine: Engine) -> None:
+async def test_a_pause_keeps_the_limit_and_a_limit_keeps_the_pause(engine: Engine) -> None:
     await engine.cap("default", 4)
     await engine.pause("default")
     assert (await Views(engine).queue_settings())["default"] == (True, 4, None)
@@ -50,7 +50,7 @@ async def test_pausing_and_the_limit_do_not_forget_each_other(engine: Engine) ->
     assert (await Views(engine).queue_settings())["default"] == (False, None, None)
 
 
-async def test_it_is_one_entry_in_the_stream_of_events(engine: Engine) -> None:
+async def test_cap_adds_one_event(engine: Engine) -> None:
     await engine.cap("default", 4)
     assert ("cap", "", "4") in await happened(engine)
 
@@ -82,7 +82,7 @@ async def test_a_job_that_is_there_already_is_recognised_in_a_full_queue(engine:
     assert [one.word for one in await engine.enqueue([new_job("a"), new_job("x", unique="u")])] == ["created", "unique"]
 
 
-async def test_all_settings_of_a_queue_live_side_by_side(engine: Engine) -> None:
+async def test_the_settings_of_a_queue_are_kept_side_by_side(engine: Engine) -> None:
     await engine.cap("default", most=7)
     await engine.pause("default")
     await engine.cap("default", 3)

@@ -36,7 +36,7 @@ async def test_a_result_is_kept_if_there_is_one_and_it_is_wanted(
     assert (record.header.result, record.result) == (kept, result if kept == 1 else None)
 
 
-async def test_its_unique_key_is_free_in_the_same_moment(engine: Engine) -> None:
+async def test_complete_frees_the_unique_key(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"))
     (lease,) = await worker.lease()
@@ -44,7 +44,7 @@ async def test_its_unique_key_is_free_in_the_same_moment(engine: Engine) -> None
     assert await enqueue(engine, new_job("b", unique="u")) == ["b"]
 
 
-async def test_a_job_that_was_quicker_than_its_cancelling_is_done(engine: Engine) -> None:
+async def test_a_job_that_returns_before_its_cancelling_is_done(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -80,7 +80,7 @@ async def test_a_second_complete_of_the_same_attempt_gets_the_first_answer_and_k
     assert [verb for verb, _, _ in await happened(engine)] == ["enqueue", "lease", "complete"]
 
 
-async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, ("a", "b", "spoilt", "c")))
     a, b, spoilt, c = await worker.lease(4)
@@ -102,7 +102,7 @@ async def test_a_whole_page_is_settled_at_once(engine: Engine) -> None:
     assert await Views(engine).counts() == {"default": {"ready": 0, "running": 0, "done": PAGE}}
 
 
-async def test_it_is_counted_noted_and_its_run_summed(engine: Engine, clock: Clock) -> None:
+async def test_complete_is_counted_adds_an_event_and_sums_the_run_time(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b", queue="other"))
     a, b = await worker.lease(2)

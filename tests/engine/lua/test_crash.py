@@ -20,7 +20,7 @@ async def test_a_crashed_job_goes_back_to_where_it_stood_and_is_charged(engine: 
     assert [lease.id for lease in await worker.lease(2)] == ["a", "b"]
 
 
-async def test_after_too_many_crashes_it_is_buried_whatever_kind_they_were(engine: Engine) -> None:
+async def test_a_job_is_buried_after_too_many_crashes_of_any_kind(engine: Engine) -> None:
     await enqueue(engine, new_job("a", retries=9, payload=b"bytes"))
     dying = await TestWorker(engine).register()
     await dying.lease()
@@ -44,7 +44,7 @@ async def test_a_job_whose_cancelling_was_asked_for_is_cancelled_instead(engine:
     assert (header.state, header.crashes, header.attempt) == ("cancelled", 0, 1)
 
 
-async def test_a_second_one_of_the_same_attempt_gets_the_first_answer_and_charges_nothing(engine: Engine) -> None:
+async def test_a_second_crash_of_the_same_attempt_gets_the_first_answer_and_charges_nothing(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -52,7 +52,7 @@ async def test_a_second_one_of_the_same_attempt_gets_the_first_answer_and_charge
     assert (await header_of(engine, "a")).crashes == 1
 
 
-async def test_a_stale_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("done"))
     a, done = await worker.lease(2)
@@ -61,7 +61,7 @@ async def test_a_stale_job_does_not_spoil_the_page_of_the_others(engine: Engine)
     assert await states(engine) == {"a": "ready", "done": "done"}
 
 
-async def test_it_is_counted_and_noted(engine: Engine) -> None:
+async def test_crash_is_counted_and_adds_an_event(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.crash((await worker.lease())[0])

@@ -16,7 +16,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_what_was_stored_of_it_is_gone_but_its_id_is_known(engine: Engine) -> None:
+async def test_discard_removes_what_is_stored_of_a_job_but_its_id(engine: Engine) -> None:
     await populate(engine)
     assert await engine.discard(["dead", "done", "cancelled"]) == ["ok"] * 3
     record = await Views(engine).job("dead")
@@ -28,7 +28,7 @@ async def test_what_was_stored_of_it_is_gone_but_its_id_is_known(engine: Engine)
     assert ("discard", "dead", "") in await happened(engine)
 
 
-async def test_what_is_unfinished_stays(engine: Engine) -> None:
+async def test_discard_leaves_an_unfinished_job(engine: Engine) -> None:
     await populate(engine)
     assert await engine.discard(["ready", "running", "scheduled", "missing"]) == [
         *("ready", "running", "scheduled", "missing")
@@ -43,7 +43,7 @@ async def test_a_second_call_says_the_same_and_changes_nothing(engine: Engine) -
     assert await dump(engine) == before
 
 
-async def test_a_dead_job_that_held_up_its_lane_lets_go(engine: Engine) -> None:
+async def test_discard_of_a_dead_job_that_held_up_its_lane_frees_the_lane(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("first", lanes=[HOLD]), new_job("second", lanes=[HOLD]))
     (first,) = await worker.lease()
@@ -54,7 +54,7 @@ async def test_a_dead_job_that_held_up_its_lane_lets_go(engine: Engine) -> None:
     assert (await header_of(engine, "second")).state == "running"
 
 
-async def test_its_error_is_listed_no_more(engine: Engine) -> None:
+async def test_discard_removes_the_error_from_the_groups(engine: Engine) -> None:
     await populate(engine)
     client = await raw(engine)
     assert await client.zcard(engine.keys("deaths")) == 2

@@ -5,12 +5,12 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, new_job, open_batch, raw, states
 
 
-async def test_nothing_to_do_is_nothing_done(engine: Engine, clock: Clock) -> None:
+async def test_do_chores_does_nothing_when_no_batch_has_work(engine: Engine, clock: Clock) -> None:
     assert await engine.do_chores() == (0, -1, clock(), False)
     assert await engine.do_chores("cancel", "nobody") == (0, -1, clock(), False)
 
 
-async def test_what_is_not_asked_for_any_more_is_dropped(engine: Engine, clock: Clock) -> None:
+async def test_a_chore_that_is_not_needed_any_more_is_dropped(engine: Engine, clock: Clock) -> None:
     await open_batch(engine, "b", new_job("a"))
     for chore in ("retry\x1fb", "cancel\x1fnobody", "nonsense"):
         await (await raw(engine)).zadd(engine.keys("chores"), {chore: 0})
@@ -19,7 +19,7 @@ async def test_what_is_not_asked_for_any_more_is_dropped(engine: Engine, clock: 
     assert (await engine.do_chores()).moved == 0
 
 
-async def test_a_batch_inside_is_kept_as_long_as_the_other_has_not_ended(engine: Engine, clock: Clock) -> None:
+async def test_a_batch_inside_another_is_kept_until_the_outer_one_ends(engine: Engine, clock: Clock) -> None:
     await open_batch(engine, "outer")
     await open_batch(engine, "inner", parent="outer", keep=1_000, then=False)
     await engine.seal_batch("inner")
@@ -31,9 +31,7 @@ async def test_a_batch_inside_is_kept_as_long_as_the_other_has_not_ended(engine:
     assert (await engine.watch_batch("c", "inner")).status is None
 
 
-async def test_what_waits_for_a_batch_that_is_forgotten_goes_on_though_that_allowed_none(
-    engine: Engine, clock: Clock
-) -> None:
+async def test_jobs_of_a_forgotten_batch_go_on_though_its_limit_was_zero(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "b", new_job("a"), keep=1_000, then=False)
     await engine.cancel(["a"])

@@ -6,7 +6,7 @@ from tests.conftest import Clock
 from tests.engine.factories import dump, new_spec, raw, set_cron, standing_of, tick
 
 
-async def test_those_that_are_due_with_all_that_a_tick_needs(engine: Engine, clock: Clock) -> None:
+async def test_due_schedules_come_with_all_that_a_tick_needs(engine: Engine, clock: Clock) -> None:
     spec = new_spec(1_000, payload=b"\xff\x00", jitter=0)
     await set_cron(engine, clock, "a", spec)
     await set_cron(engine, clock, "b", new_spec(5_000))
@@ -27,7 +27,7 @@ async def test_an_answer_is_bounded_in_number_and_bytes(engine: Engine, clock: C
     assert len((await engine.due_crons(1)).crons) == 1
 
 
-async def test_strays_are_dropped(engine: Engine, clock: Clock) -> None:
+async def test_unknown_entries_of_the_index_are_dropped(engine: Engine, clock: Clock) -> None:
     client = await raw(engine)
     await engine.init()
     await client.zadd(engine.keys("ticks"), {"ghost": 1})
@@ -35,7 +35,7 @@ async def test_strays_are_dropped(engine: Engine, clock: Clock) -> None:
     assert await client.zrange(engine.keys("ticks"), 0, -1) == [b""]
 
 
-async def test_one_that_this_version_cannot_read_comes_without_its_content(engine: Engine, clock: Clock) -> None:
+async def test_a_schedule_that_this_version_cannot_read_comes_without_its_content(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec())
     clock.advance(1_000)
     client = await raw(engine)
@@ -45,7 +45,7 @@ async def test_one_that_this_version_cannot_read_comes_without_its_content(engin
     await client.hset(engine.keys("crons"), "spec\x1fa", spec)
 
 
-async def test_others_are_given_if_their_ticks_wait(engine: Engine, clock: Clock) -> None:
+async def test_schedules_that_are_not_due_come_if_asked_for_and_ticks_wait(engine: Engine, clock: Clock) -> None:
     spec = new_spec(60_000, overlap="queue")
     for name in ("a", "b"):
         await set_cron(engine, clock, name, spec)

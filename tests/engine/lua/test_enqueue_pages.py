@@ -57,7 +57,7 @@ async def test_a_single_job_does_what_one_among_others_does(
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-async def test_a_page_of_jobs_alike_does_what_other_pages_do(
+async def test_a_page_of_plain_jobs_does_what_other_pages_do(
     url: str, engine: Engine, clock: Clock, setting: Callable[[Engine], Awaitable[object]]
 ) -> None:
     twin = open_engine(url, namespace(), clock)
@@ -91,7 +91,7 @@ async def test_a_page_for_a_queue_with_a_setting_is_counted(engine: Engine) -> N
     assert words == ["created", "created", "full"]
 
 
-async def test_a_label_is_sent_once_for_those_that_follow_with_the_same(engine: Engine) -> None:
+async def test_a_label_is_sent_once_for_consecutive_jobs_that_share_it(engine: Engine) -> None:
     jobs = [new_job("a"), new_job("b"), new_job("c", task="other"), new_job("d", task="other"), new_job("e")]
     call = engine.enqueue(jobs)
     assert [bool(given) for given in call.args[1::3]] == [True, False, True, False, True]
@@ -104,7 +104,7 @@ async def test_a_single_job_for_a_queue_with_a_setting_is_counted(engine: Engine
     assert [(await engine.enqueue([new_job(name)]))[0].word for name in "ab"] == ["created", "full"]
 
 
-async def test_jobs_alike_bring_few_keys_and_the_others_when_they_are_asked_for(engine: Engine) -> None:
+async def test_a_call_with_plain_jobs_sends_few_keys_and_all_when_it_is_asked_for_them(engine: Engine) -> None:
     job, key = new_job("a"), engine.keys("").decode()
     await engine.pause("other")  # a script that the server does not know yet would have all of them sent again
     call, other = engine.enqueue([job]), engine.enqueue([new_job("b", due=5)])
@@ -164,7 +164,7 @@ async def test_a_page_behind_one_that_is_not_there_is_taken_when_it_is_sent_agai
     assert await audit(engine) == []
 
 
-async def test_single_jobs_are_told_apart_however_many_kinds_and_sizes_came_before(
+async def test_single_jobs_are_stored_right_however_many_labels_and_sizes_came_before(
     engine: Engine, clock: Clock
 ) -> None:
     """What was worked out for one call is used by the next: a few labels, the last number, the last time."""

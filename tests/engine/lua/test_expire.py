@@ -18,7 +18,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_what_waits_expires_at_its_millisecond_and_not_before(engine: Engine, clock: Clock) -> None:
+async def test_a_waiting_job_expires_at_its_millisecond_and_not_before(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("ready", expires=1_000, unique="u"), new_job("scheduled", due=60_000, expires=2_000))
     await enqueue(engine, new_job("patient"))
     clock.advance(999)
@@ -39,7 +39,7 @@ async def test_what_waits_expires_at_its_millisecond_and_not_before(engine: Engi
     assert (await engine.promote())[:2] == (0, -1)
 
 
-async def test_what_runs_or_has_ended_does_not_expire(engine: Engine, clock: Clock) -> None:
+async def test_a_running_or_finished_job_does_not_expire(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(job_id, expires=1_000) for job_id in ("done", "running", "cancelled")))
     done, _ = await worker.lease(2)
@@ -51,14 +51,14 @@ async def test_what_runs_or_has_ended_does_not_expire(engine: Engine, clock: Clo
     assert (await header_of(engine, "cancelled")).reason == "by hand"
 
 
-async def test_nothing_late_changes_nothing(engine: Engine, clock: Clock) -> None:
+async def test_expire_changes_nothing_when_no_job_is_late(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job(expires=1_000))
     before = await dump(engine)
     assert (await engine.expire())[:2] == (0, clock() + 1_000)
     assert await dump(engine) == before
 
 
-async def test_a_page_ends_at_its_limit_and_says_that_more_is_late(engine: Engine, clock: Clock) -> None:
+async def test_a_page_ends_at_its_limit_and_says_that_more_jobs_are_late(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, *(new_job(expires=1_000 + i) for i in range(5)))
     clock.advance(2_000)
     assert (await engine.expire(2))[:2] == (2, clock() - 1_000 + 2)
@@ -66,7 +66,7 @@ async def test_a_page_ends_at_its_limit_and_says_that_more_is_late(engine: Engin
     assert (await engine.expire(2))[:2] == (1, -1)
 
 
-async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Clock) -> None:
+async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("running"))
     await worker.lease()
@@ -83,7 +83,7 @@ async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Cloc
     assert await states(engine) == {"running": "running", "late": "cancelled", "patient": "ready", "spoilt": "dead"}
 
 
-async def test_it_is_counted_and_noted(engine: Engine, clock: Clock) -> None:
+async def test_expire_is_counted_and_adds_an_event(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a", expires=1_000), new_job("b", expires=1_000, queue="other", due=5_000))
     clock.advance(1_000)
     await engine.expire()
@@ -92,7 +92,7 @@ async def test_it_is_counted_and_noted(engine: Engine, clock: Clock) -> None:
     assert counts == {"default": {"ready": 0, "cancelled": 1}, "other": {"ready": 0, "scheduled": 0, "cancelled": 1}}
 
 
-async def test_an_expired_job_wakes_nobody(engine: Engine, clock: Clock) -> None:
+async def test_an_expired_job_wakes_no_worker(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a", due=9_000, expires=1_000))
     await worker.lease()

@@ -8,7 +8,7 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, dump, enqueue, happened, new_job, populate, raw, states
 
 
-async def test_it_makes_every_key_with_its_type(engine: Engine, clock: Clock) -> None:
+async def test_init_makes_every_key_with_its_type(engine: Engine, clock: Clock) -> None:
     assert await engine.init() == SCHEMA
     client = await raw(engine)
     kinds = {name: (await client.type(engine.keys(name))).decode() for name in KINDS}
@@ -33,7 +33,7 @@ async def test_deleted_keys_are_made_again(engine: Engine) -> None:
     assert await audit(engine) == []
 
 
-async def test_another_layout_is_told_and_not_touched(engine: Engine) -> None:
+async def test_a_namespace_of_another_layout_is_reported_and_not_touched(engine: Engine) -> None:
     await populate(engine)
     client = await raw(engine)
     await client.hset(engine.keys("meta"), "schema", "99")
@@ -45,7 +45,7 @@ async def test_another_layout_is_told_and_not_touched(engine: Engine) -> None:
     await engine.init()
 
 
-async def test_nobody_has_to_call_it(engine: Engine) -> None:
+async def test_the_first_call_runs_init_by_itself(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     assert await states(engine) == {"a": "ready"}
     assert await audit(engine) == []
@@ -56,7 +56,7 @@ async def encodings(engine: Engine) -> dict[str, str]:
     return {name: (await client.object("encoding", engine.keys(name))).decode() for name in KINDS}
 
 
-async def test_what_every_job_goes_through_is_never_searched_from_its_beginning(engine: Engine) -> None:
+async def test_keys_of_the_hot_path_are_hash_tables_and_skip_lists(engine: Engine) -> None:
     await engine.init()
     found = await encodings(engine)
     hashes = ("jobs", "payloads", "results", "attempts", "unique", "waiting", "stats", "logs", "lanes")
@@ -64,7 +64,7 @@ async def test_what_every_job_goes_through_is_never_searched_from_its_beginning(
     assert {found[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
 
 
-async def test_a_worker_sees_to_that_after_the_server_was_started_anew(engine: Engine) -> None:
+async def test_a_worker_that_registers_restores_skip_lists_after_a_restart_of_the_server(engine: Engine) -> None:
     await engine.init()
     client = await raw(engine)
     for name in ("ready", "leases", "held", "holders"):  # as a server loads what is short

@@ -34,7 +34,7 @@ async def left_over(engine: Engine) -> dict[str, list[bytes]]:
 # Locks
 
 
-async def test_two_workers_run_1_then_3_and_2_meanwhile(engine: Engine) -> None:
+async def test_a_job_with_another_lock_runs_while_two_jobs_of_one_lock_take_turns(engine: Engine) -> None:
     one, other = await TestWorker(engine).register(), await TestWorker(engine).register()
     await enqueue(engine, new_job("1", lanes=["lock:t"]), new_job("2"), new_job("3", lanes=["lock:t"]))
     (first,), (second,) = await one.lease(), await other.lease()
@@ -53,7 +53,7 @@ async def test_a_priority_0_job_of_a_lock_overtakes_waiting_priority_99_jobs(eng
     assert await ids(worker) == ["urgent"]
 
 
-async def test_it_overtakes_also_one_that_is_shown_already_which_keeps_its_place(engine: Engine) -> None:
+async def test_an_urgent_job_overtakes_a_job_that_its_lock_shows_already(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"late{i}", lanes=["lock:t"], priority=99) for i in range(3)))
     await enqueue(engine, new_job("urgent", lanes=["lock:t"], priority=0))
@@ -64,7 +64,7 @@ async def test_it_overtakes_also_one_that_is_shown_already_which_keeps_its_place
     assert order == ["urgent", "late0", "late1", "late2"]
 
 
-async def test_what_waits_for_a_lock_holds_up_nobody(engine: Engine) -> None:
+async def test_a_job_that_waits_for_its_lock_delays_no_other(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("holder", lanes=["lock:t"]))
     await worker.lease()
@@ -89,7 +89,7 @@ async def test_locks_in_either_order_never_deadlock_and_never_run_at_once(engine
     assert await left_over(engine) == {}
 
 
-async def test_a_lock_named_twice_is_one(engine: Engine) -> None:
+async def test_a_lock_that_a_job_names_twice_counts_once(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"j{i}", lanes=["lock:t", "lock:t"]) for i in range(2)))
     assert (await header_of(engine, "j0")).lanes == ["lock:t"]
@@ -100,7 +100,7 @@ async def test_a_lock_named_twice_is_one(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("verb", ["complete", "retry", "bury", "release", "snooze"])
-async def test_whatever_ends_a_run_frees_the_lock(engine: Engine, verb: str) -> None:
+async def test_every_end_of_a_run_frees_the_lock(engine: Engine, verb: str) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=["lock:t"]), new_job("b", lanes=["lock:t"], priority=0, due=1))
     (lease,) = await worker.lease()
@@ -135,7 +135,7 @@ async def test_a_held_job_can_be_cancelled_or_expire_and_the_next_is_shown(engin
 # Limits
 
 
-async def test_no_more_than_its_limit_run_of_a_lane_however_they_end(engine: Engine) -> None:
+async def test_a_lane_runs_no_more_jobs_than_its_limit_however_they_end(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     for _ in range(3):
         await enqueue(engine, *(new_job(lanes=[lane("few", 3)], priority=i % 4) for i in range(50)))
@@ -151,7 +151,7 @@ async def test_no_more_than_its_limit_run_of_a_lane_however_they_end(engine: Eng
     assert await left_over(engine) == {}
 
 
-async def test_a_limit_over_all_with_one_busy_lock_inside_never_stands_still(engine: Engine) -> None:
+async def test_a_lane_goes_on_while_the_lock_of_some_of_its_jobs_is_taken(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     batch = lane("batch", 4)
     await enqueue(engine, new_job("holder", lanes=["lock:busy"]))
@@ -167,7 +167,7 @@ async def test_a_limit_over_all_with_one_busy_lock_inside_never_stands_still(eng
 
 
 @pytest.mark.parametrize("want", [1, 4, 8])
-async def test_one_tenant_with_many_jobs_lets_another_start_after_at_most_eight(engine: Engine, want: int) -> None:
+async def test_a_tenant_with_many_jobs_lets_another_start_after_at_most_eight(engine: Engine, want: int) -> None:
     worker = await TestWorker(engine).register()
     for _ in range(5):
         await enqueue(engine, *(new_job(lanes=[lane("tenant1", 100)]) for _ in range(100)))
@@ -278,7 +278,7 @@ async def test_a_dead_job_stops_a_lane_that_holds_until_it_is_revived(engine: En
     assert await ids(worker) == ["j1"]
 
 
-async def test_a_dead_job_that_is_pruned_makes_way_and_without_hold_it_does_at_once(engine: Engine) -> None:
+async def test_a_dead_job_frees_its_ordered_lane_when_it_is_pruned_or_at_once_without_hold(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(
         engine, *(new_job(f"{name}{i}", lanes=[spec]) for i in range(2) for name, spec in (("h", STOP), ("c", LINE)))
@@ -329,7 +329,7 @@ async def test_a_retry_in_an_ordered_lane_with_a_rate_pays_again(engine: Engine,
 # Foreign hands, and large pages
 
 
-async def test_strays_among_the_waiters_stop_nobody(engine: Engine) -> None:
+async def test_unknown_entries_among_waiting_jobs_delay_no_job(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=["lock:t"]), new_job("b", lanes=["lock:t"]), new_job("x"))
     (a, x) = await worker.lease(9)
@@ -342,7 +342,7 @@ async def test_strays_among_the_waiters_stop_nobody(engine: Engine) -> None:
     await worker.complete(x)
 
 
-async def test_a_page_of_100_jobs_with_100_lanes_of_their_own_and_one_of_all(engine: Engine) -> None:
+async def test_a_page_holds_100_jobs_with_a_lane_each_and_a_lane_in_common(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     for _ in range(2):
         await enqueue(engine, *(new_job(lanes=[f"lock:{i}", lane("all", 60), LINE][:2]) for i in range(100)))
@@ -373,7 +373,7 @@ async def test_a_lane_of_more_queues_than_one_call_can_show_jobs_of_shows_them_i
     assert len(await worker.lease(5)) == 1
 
 
-async def test_they_work_with_the_production_scripts_too(real_engine: Engine) -> None:
+async def test_lanes_work_with_the_production_scripts(real_engine: Engine) -> None:
     worker = await TestWorker(real_engine).register()
     await enqueue(real_engine, *(new_job(lanes=["lock:t", LINE, lane("few", 2)][i % 3 :]) for i in range(30)))
     done = 0

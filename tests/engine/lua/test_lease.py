@@ -43,7 +43,7 @@ async def test_a_job_runs_under_the_name_of_the_call_that_took_it(engine: Engine
     assert header == await header_of(engine, "a")
 
 
-async def test_an_empty_line_gives_nothing(engine: Engine) -> None:
+async def test_an_empty_queue_gives_no_jobs(engine: Engine) -> None:
     await engine.register("w", LIFE)
     assert await engine.lease("w", 1) == Leased("ok", again=False, leases=[])
 
@@ -124,7 +124,7 @@ async def test_as_many_calls_as_a_worker_makes_beyond_one_without_an_answer_leav
     assert [lease.id for lease in (await engine.lease(worker.name, 1)).leases] == [a.id]
 
 
-async def test_an_answer_once_had_is_not_forgotten_by_a_call_that_was_sent_earlier(engine: Engine) -> None:
+async def test_an_answered_call_is_not_forgotten_by_a_call_that_was_sent_earlier(engine: Engine) -> None:
     await engine.register("w", LIFE)
     await engine.lease("w", 3, answered=2)
     await engine.lease("w", 4, answered=0)
@@ -155,7 +155,7 @@ async def test_a_full_page_of_all_queues_has_the_most_urgent_however_they_are_sp
     assert places == sorted(places)
 
 
-async def test_with_very_many_queues_one_call_gives_as_many_in_order(engine: Engine) -> None:
+async def test_a_lease_of_very_many_queues_gives_as_many_jobs_in_order(engine: Engine) -> None:
     jobs = [new_job(queue=f"q{i % 60}", priority=i * 7 % 100) for i in range(PAGE)]
     await engine.enqueue(jobs)
     await engine.register("w", LIFE)
@@ -165,7 +165,7 @@ async def test_with_very_many_queues_one_call_gives_as_many_in_order(engine: Eng
     assert places == sorted(places)
 
 
-async def test_queues_whose_names_begin_alike_are_not_mixed_up(engine: Engine) -> None:
+async def test_queues_whose_names_share_a_prefix_are_not_mixed_up(engine: Engine) -> None:
     names = ("a", "ab", "a b", "a:b", "a.", "b")
     await enqueue(engine, *(new_job(f"in {name}", queue=name) for name in names))
     for name in names:
@@ -173,7 +173,7 @@ async def test_queues_whose_names_begin_alike_are_not_mixed_up(engine: Engine) -
         assert [lease.id for lease in await worker.lease(9)] == [f"in {name}"]
 
 
-async def test_workers_whose_names_begin_alike_are_not_mixed_up(engine: Engine) -> None:
+async def test_workers_whose_names_share_a_prefix_are_not_mixed_up(engine: Engine) -> None:
     names = ("w", "w1", "w 1", "w:1")
     await enqueue(engine, *(new_job() for _ in names))
     leased = {name: await (await TestWorker(engine, name).register()).lease() for name in names}
@@ -192,7 +192,7 @@ async def test_a_paused_queue_is_passed_over(engine: Engine, queues: tuple[str, 
     assert [lease.id for lease in await worker.lease(9)] == ["a"]
 
 
-async def test_it_gives_no_more_than_was_wanted_and_never_more_than_a_page(engine: Engine) -> None:
+async def test_a_lease_gives_at_most_what_was_wanted_and_at_most_a_page(engine: Engine) -> None:
     for _ in range(2):
         await engine.enqueue([new_job() for _ in range(PAGE)])
     worker = await TestWorker(engine).register()
@@ -210,7 +210,7 @@ async def test_payloads_beyond_the_room_wait_but_the_first_is_always_given(engin
     assert ([lease.id for lease in second.leases], second.again) == (["b", "c"], False)
 
 
-async def test_what_expired_in_line_is_cancelled_instead_of_started(engine: Engine, clock: Clock) -> None:
+async def test_a_job_that_expired_while_ready_is_cancelled_instead_of_started(engine: Engine, clock: Clock) -> None:
     await engine.register("w", LIFE)
     await enqueue(engine, new_job("late", expires=1_000, unique="u"), new_job("a", expires=1_001))
     clock.advance(1_000)
@@ -243,7 +243,7 @@ async def test_a_job_without_its_payload_is_buried_and_the_next_is_given(engine:
     await engine.prune(Retention(dead=0))
 
 
-async def test_strays_in_line_are_dropped_and_hold_up_nobody(engine: Engine) -> None:
+async def test_unknown_entries_of_a_queue_are_dropped_and_delay_no_job(engine: Engine) -> None:
     await engine.register("w", LIFE)
     await enqueue(
         engine, new_job("a"), new_job("scheduled", due=5_000), new_job("spoilt", priority=0), new_job("ended")
@@ -277,7 +277,7 @@ async def test_a_worker_that_got_less_than_it_wanted_is_woken_for_the_next_job(e
         assert await mailbox.letters() == []
 
 
-async def test_a_worker_that_is_told_to_ask_again_does_not_sleep(engine: Engine) -> None:
+async def test_a_worker_that_is_told_to_ask_again_is_not_idle(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
     await (await raw(engine)).zadd(engine.keys("ready"), {"default\x1f" + "0" * 16 + "\x1fnever-was": 0})
     await engine.pause("default")
@@ -289,7 +289,7 @@ async def test_a_worker_that_is_told_to_ask_again_does_not_sleep(engine: Engine)
         assert await mailbox.letters() == []
 
 
-async def test_it_is_counted_noted_and_its_wait_summed(engine: Engine, clock: Clock) -> None:
+async def test_lease_is_counted_adds_an_event_and_sums_the_wait(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b", queue="other"), new_job("c", queue="other"))
     clock.advance(250)
@@ -314,7 +314,7 @@ async def test_the_claim_of_a_second_attempt_is_another_one(engine: Engine) -> N
     assert second.header.fence > first.header.fence
 
 
-async def test_it_takes_the_fence_from_the_servers_own_clock(real_engine: Engine) -> None:
+async def test_a_fence_comes_from_the_servers_own_clock(real_engine: Engine) -> None:
     worker = await TestWorker(real_engine).register()
     await enqueue(real_engine, new_job(), new_job())
     seconds, micros = await (await raw(real_engine)).time()
@@ -322,7 +322,7 @@ async def test_it_takes_the_fence_from_the_servers_own_clock(real_engine: Engine
     assert seconds * 1_000_000 + micros <= fences[0] < fences[1]
 
 
-async def test_a_job_with_a_lane_that_is_too_late_makes_way_if_it_is_the_only_one(engine: Engine, clock: Clock) -> None:
+async def test_an_expired_job_frees_its_lane_if_it_is_the_only_one(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("late", lanes=["lock:x"], expires=1_000))
     clock.advance(1_000)

@@ -80,14 +80,14 @@ async def test_a_later_attempt_goes_on_after_the_one_before(engine: Engine) -> N
     assert (await kept(engine, "a"))[2] == [*lines(0, 1), *lines(0, 1, "again")]
 
 
-async def test_what_somebody_else_wrote_there_is_replaced(engine: Engine) -> None:
+async def test_an_unreadable_log_is_replaced(engine: Engine) -> None:
     await _running(engine)
     await (await raw(engine)).hset(engine.keys("logs"), "a", b"\xc1 no list")
     assert await engine.log("w", [("a", 1, 0, lines(0, 1))]) == ["ok"]
     assert (await kept(engine, "a"))[2] == lines(0, 1)
 
 
-async def test_they_go_with_the_job(engine: Engine) -> None:
+async def test_lines_are_removed_with_their_job(engine: Engine) -> None:
     worker = await _running(engine)
     await engine.log("w", [("a", 1, 0, lines(0, 1))])
     await engine.complete(worker.name, [("a", 1, b"")])

@@ -40,7 +40,7 @@ async def stopped(engine: Engine, stop: int, call: Any) -> None:
     engine.script_client.stop_at = 0
 
 
-async def test_it_goes_from_owner_to_owner_without_an_entry_of_holders(engine: Engine) -> None:
+async def test_a_lock_goes_from_owner_to_owner_without_an_entry_in_holders(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "abc"))
     for name, waiting in zip("abc", (2, 1, 0), strict=True):
@@ -56,7 +56,7 @@ async def test_it_goes_from_owner_to_owner_without_an_entry_of_holders(engine: E
 
 
 @pytest.mark.parametrize("fields", [{"queue": "other"}, {"priority": 1}], ids=["of another queue", "before the owner"])
-async def test_one_that_does_not_simply_wait_makes_it_a_lane_like_others(
+async def test_a_job_of_another_queue_or_before_the_owner_turns_the_lock_into_an_ordinary_lane(
     engine: Engine, fields: dict[str, Any]
 ) -> None:
     worker = await TestWorker(engine).register()
@@ -67,7 +67,7 @@ async def test_one_that_does_not_simply_wait_makes_it_a_lane_like_others(
     assert [len(await worker.lease(5)), len(await worker.lease(5))] == [1, 0]
 
 
-async def test_a_job_with_two_locks_that_comes_first_takes_it_from_an_owner_that_waits(engine: Engine) -> None:
+async def test_a_job_with_two_locks_that_comes_first_takes_a_lock_from_a_waiting_owner(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("both", lanes=["lock:t", "lock:u"]), new_job("owner", lanes=["lock:u"]))
     assert await owners(engine) == {"owner"}
@@ -78,7 +78,7 @@ async def test_a_job_with_two_locks_that_comes_first_takes_it_from_an_owner_that
     assert [lease.id for lease in await worker.lease(5)] == ["owner"]
 
 
-async def test_it_is_handed_on_so_again_after_a_retry(engine: Engine) -> None:
+async def test_a_lock_has_an_owner_again_after_a_retry(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "abc"))
     (a,) = await worker.lease()
@@ -114,7 +114,9 @@ async def test_a_stopped_enqueue_leaves_no_owner_in_line_that_the_lock_does_not_
 
 
 @pytest.mark.parametrize("stop", range(10, 17))
-async def test_neither_does_a_stopped_complete(engine: Engine, stop: int) -> None:
+async def test_a_stopped_complete_leaves_no_owner_in_line_that_the_lock_does_not_know(
+    engine: Engine, stop: int
+) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=["lock:t"]), new_job("b", lanes=["lock:t"]))
     (a,) = await worker.lease()
@@ -126,7 +128,7 @@ async def test_neither_does_a_stopped_complete(engine: Engine, stop: int) -> Non
 
 
 @pytest.mark.parametrize("stop", range(4, 16))
-async def test_after_a_stopped_tune_complete_leaves_no_holder(engine: Engine, stop: int) -> None:
+async def test_complete_leaves_no_holder_after_a_stopped_tune(engine: Engine, stop: int) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=["lock:t"]), new_job("b", lanes=["lock:t"]))
     (a,) = await worker.lease()
@@ -140,7 +142,7 @@ async def test_after_a_stopped_tune_complete_leaves_no_holder(engine: Engine, st
 
 
 @pytest.mark.parametrize("waiters", [0, 1, 2])
-async def test_an_owner_that_cannot_be_read_any_more_frees_it(engine: Engine, waiters: int) -> None:
+async def test_an_unreadable_owner_frees_its_lock(engine: Engine, waiters: int) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "abc"[: waiters + 1]))
     (a,) = await worker.lease()
@@ -153,7 +155,7 @@ async def test_an_owner_that_cannot_be_read_any_more_frees_it(engine: Engine, wa
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-async def test_a_lock_that_is_cut_off_refuses_nobody(engine: Engine, cut: int) -> None:
+async def test_a_damaged_lock_refuses_no_job(engine: Engine, cut: int) -> None:
     await enqueue(engine, new_job("a", lanes=["lock:t"]))
     client: Any = await raw(engine)
     packed = await client.hget(engine.keys("lanes"), "lock:t")
@@ -177,7 +179,7 @@ RECORDS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("run", [False, True], ids=["ready", "running"])
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-async def test_whatever_it_says_that_is_wrong_is_found_and_mended_in_one_pass(
+async def test_a_wrong_value_of_a_lock_is_found_and_repaired_in_one_pass(
     engine: Engine, record: list[Any], *, run: bool
 ) -> None:
     worker = await TestWorker(engine).register()
@@ -191,7 +193,7 @@ async def test_whatever_it_says_that_is_wrong_is_found_and_mended_in_one_pass(
     assert await audit(engine) == []
 
 
-async def test_an_owner_that_its_lock_does_not_know_is_found_and_mended(engine: Engine) -> None:
+async def test_an_owner_that_its_lock_does_not_know_is_found_and_repaired(engine: Engine) -> None:
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "ab"))
     client: Any = await raw(engine)
     record = await client.hget(engine.keys("jobs"), "b")
@@ -201,7 +203,7 @@ async def test_an_owner_that_its_lock_does_not_know_is_found_and_mended(engine: 
     assert await audit(engine) == []
 
 
-async def test_an_owner_of_a_lock_that_is_paused_is_found_and_mended(engine: Engine) -> None:
+async def test_an_owner_of_a_paused_lock_is_found_and_repaired(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=["lock:t"]))
     await (await raw(engine)).hset(engine.keys("limits"), "lock:t", msgspec.msgpack.encode([-1, 1]))
@@ -210,7 +212,7 @@ async def test_an_owner_of_a_lock_that_is_paused_is_found_and_mended(engine: Eng
     assert await worker.lease() == []
 
 
-async def test_where_all_is_well_nothing_is_mended(engine: Engine) -> None:
+async def test_reconcile_changes_no_sound_lock(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     for name in ("t", "u"):
         await enqueue(engine, *(new_job(f"{name}{n}", lanes=[f"lock:{name}"]) for n in range(3)))

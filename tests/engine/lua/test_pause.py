@@ -41,7 +41,7 @@ async def test_a_queue_can_be_paused_before_its_first_job(engine: Engine) -> Non
     assert await Views(engine).queues() == {"new": True}
 
 
-async def test_it_is_one_entry_in_the_stream_of_events(engine: Engine) -> None:
+async def test_pause_adds_one_event(engine: Engine) -> None:
     await engine.pause("default")
     last = await (await raw(engine)).xrevrange(engine.keys("events"), count=1)
     _, groups = msgspec.msgpack.decode(last[0][1][b"e"])

@@ -18,5 +18,5 @@ async def test_a_paused_schedule_is_never_due(engine: Engine, clock: Clock) -> N
     assert (await happened(engine))[1:] == [("pause_cron", "a", "")]
 
 
-async def test_one_that_is_not_there_is_missing(engine: Engine) -> None:
+async def test_pause_cron_of_an_unknown_schedule_answers_missing(engine: Engine) -> None:
     assert await engine.pause_cron("a") == "missing"

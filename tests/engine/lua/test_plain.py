@@ -45,7 +45,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("header", PLAIN_ONES.values(), ids=PLAIN_ONES)
-async def test_a_plain_job_says_nothing_rare_all_its_life(engine: Engine, clock: Clock, header: Header) -> None:
+async def test_a_plain_job_stores_no_rare_field_all_its_life(engine: Engine, clock: Clock, header: Header) -> None:
     worker = await TestWorker(engine).register()
     (placed,) = await engine.enqueue([msgspec.structs.replace(new_job("a"), header=header)])
     assert placed.word == "created"
@@ -73,14 +73,14 @@ async def test_a_plain_job_says_nothing_rare_all_its_life(engine: Engine, clock:
 
 
 @pytest.mark.parametrize("header", OTHERS.values(), ids=OTHERS)
-async def test_what_asks_for_more_is_stored_as_well(engine: Engine, header: Header) -> None:
+async def test_a_job_with_more_options_is_stored_with_them(engine: Engine, header: Header) -> None:
     assert not is_plain(header) or len(header.task) > 255
     await engine.enqueue([msgspec.structs.replace(new_job("a"), header=header)])
     assert read_header(await record_of(engine, "a")).task == header.task
     assert await audit(engine) == []
 
 
-async def test_those_alike_are_counted_and_told_together(engine: Engine) -> None:
+async def test_plain_jobs_with_one_label_are_counted_and_reported_together(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"a{n}") for n in range(5)), *(new_job(f"b{n}", task="other") for n in range(3)))
     leases = await worker.lease(8)
@@ -99,7 +99,7 @@ async def test_plain_jobs_and_others_start_in_the_order_of_their_line(engine: En
     assert [lease.id for lease in await worker.lease(20)] == order
 
 
-async def test_a_page_that_would_be_too_big_ends_before_a_plain_job_too(engine: Engine) -> None:
+async def test_a_page_that_would_be_too_big_ends_before_a_plain_job(engine: Engine) -> None:
     await engine.register("w", 10_000)
     await enqueue(engine, *(new_job(f"{n}", payload=b"x" * 400) for n in range(4)))
     first = await engine.lease("w", 1, want=10, room=1_000)
@@ -141,7 +141,7 @@ ROTTEN = {
 
 
 @pytest.mark.parametrize("rot", ROTTEN.values(), ids=ROTTEN)
-async def test_a_spoilt_plain_job_is_buried_and_the_others_run(engine: Engine, rot: bytes) -> None:
+async def test_a_damaged_plain_job_is_buried_and_the_others_run(engine: Engine, rot: bytes) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, payload=name.encode()) for name in "abc"))
     await spoil(engine, "b", rot)
@@ -155,7 +155,7 @@ async def test_a_spoilt_plain_job_is_buried_and_the_others_run(engine: Engine, r
     assert await audit(engine) == []
 
 
-async def test_one_that_is_spoilt_while_it_runs_is_buried_when_it_settles(engine: Engine) -> None:
+async def test_a_plain_job_that_is_damaged_while_it_runs_is_buried_when_it_settles(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     one, two = await worker.lease(2)

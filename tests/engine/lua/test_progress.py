@@ -5,7 +5,7 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, call_of, dump, enqueue, happened, header_of, new_job, rewrite
 
 
-async def test_it_is_kept_with_the_job_and_replaced_by_the_next(engine: Engine, clock: Clock) -> None:
+async def test_progress_is_kept_with_the_job_and_replaced_by_the_next(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -17,7 +17,7 @@ async def test_it_is_kept_with_the_job_and_replaced_by_the_next(engine: Engine, 
     assert (header.state, header.since, header.claim) == ("running", lease.header.since, lease.header.claim)
 
 
-async def test_it_changes_nothing_but_itself_and_the_events(engine: Engine) -> None:
+async def test_progress_changes_nothing_else_but_the_events(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     (lease,) = await worker.lease()
@@ -29,7 +29,7 @@ async def test_it_changes_nothing_but_itself_and_the_events(engine: Engine) -> N
     assert {key for key in before if before[key] != after[key]} == {engine.keys("events"), engine.keys("stats")}
 
 
-async def test_it_says_that_cancelling_was_asked_for(engine: Engine) -> None:
+async def test_progress_answers_that_the_job_is_to_be_cancelled(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -38,7 +38,7 @@ async def test_it_says_that_cancelling_was_asked_for(engine: Engine) -> None:
     assert (await header_of(engine, "a")).progress == "[1,2]"
 
 
-async def test_it_stays_when_the_job_is_done(engine: Engine) -> None:
+async def test_progress_stays_when_the_job_is_done(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -47,7 +47,7 @@ async def test_it_stays_when_the_job_is_done(engine: Engine) -> None:
     assert (await header_of(engine, "a")).progress == "[3,3]"
 
 
-async def test_it_is_noted_with_the_progress_itself(engine: Engine) -> None:
+async def test_progress_adds_an_event_with_its_text(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()

@@ -19,7 +19,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_what_is_due_becomes_ready_at_its_millisecond_and_not_before(engine: Engine, clock: Clock) -> None:
+async def test_a_due_job_becomes_ready_at_its_millisecond_and_not_before(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a", due=1_000), new_job("b", due=2_000))
     clock.advance(999)
     assert (await engine.promote())[:2] == (0, clock() + 1)
@@ -30,7 +30,7 @@ async def test_what_is_due_becomes_ready_at_its_millisecond_and_not_before(engin
     assert (await engine.promote())[:2] == (1, -1)
 
 
-async def test_nothing_due_changes_nothing(engine: Engine, clock: Clock) -> None:
+async def test_promote_changes_nothing_when_no_job_is_due(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a", due=1_000), new_job("b"))
     before = await dump(engine)
     assert (await engine.promote())[:2] == (0, clock() + 1_000)
@@ -61,7 +61,7 @@ async def test_a_job_keeps_its_due_time_its_expiry_and_its_unique_key(engine: En
     assert [placed.id for placed in await engine.enqueue([new_job("b", unique="u")])] == ["a"]
 
 
-async def test_a_page_ends_at_its_limit_and_says_that_more_is_due(engine: Engine, clock: Clock) -> None:
+async def test_a_page_ends_at_its_limit_and_says_that_more_jobs_are_due(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, *(new_job(f"j{i}", due=1_000 + i) for i in range(5)))
     clock.advance(2_000)
     assert (await engine.promote(2))[:2] == (2, clock() - 1_000 + 2)
@@ -69,7 +69,7 @@ async def test_a_page_ends_at_its_limit_and_says_that_more_is_due(engine: Engine
     assert (await engine.promote(2))[:2] == (1, -1)
 
 
-async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Clock) -> None:
+async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("ready"), new_job("due", due=1_000), new_job("spoilt", due=500))
     clock.advance(1_000)
     await spoil(engine, "spoilt")
@@ -82,7 +82,7 @@ async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Cloc
     assert await states(engine) == {"ready": "ready", "due": "ready", "spoilt": "dead"}
 
 
-async def test_it_is_told_counted_and_noted(engine: Engine, clock: Clock) -> None:
+async def test_promote_wakes_workers_is_counted_and_adds_events(engine: Engine, clock: Clock) -> None:
     sleeper = await TestWorker(engine, "sleeper", ("other",)).register()
     await sleeper.lease()
     await enqueue(engine, new_job("a", due=1_000), new_job("b", due=1_000, queue="other"))
@@ -97,7 +97,7 @@ async def test_it_is_told_counted_and_noted(engine: Engine, clock: Clock) -> Non
     }
 
 
-async def test_it_promotes_by_the_servers_own_clock(real_engine: Engine) -> None:
+async def test_promote_uses_the_servers_own_clock(real_engine: Engine) -> None:
     await enqueue(real_engine, new_job("now", due=1), new_job("later", due=60_000))
     while (await real_engine.promote())[0] == 0:
         pass

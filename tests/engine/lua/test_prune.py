@@ -69,7 +69,7 @@ async def test_a_resent_settle_is_recognised_at_a_tombstone(engine: Engine) -> N
     assert await worker.retry(lease) == "stale"
 
 
-async def test_the_dead_have_a_life_of_their_own(engine: Engine, clock: Clock) -> None:
+async def test_dead_jobs_have_a_retention_of_their_own(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", keep=0))
     await worker.retry((await worker.lease())[0])
@@ -83,7 +83,7 @@ async def test_the_dead_have_a_life_of_their_own(engine: Engine, clock: Clock) -
     assert (record.header.state, record.header.compact, record.payload, record.attempts) == ("dead", 1, None, [])
 
 
-async def test_of_too_many_the_oldest_go_first(engine: Engine, clock: Clock) -> None:
+async def test_prune_removes_the_oldest_of_too_many_jobs_first(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     for job_id in "abcdef":
         clock.advance(1)
@@ -99,7 +99,7 @@ async def test_of_too_many_the_oldest_go_first(engine: Engine, clock: Clock) -> 
     assert set(await states(engine)) == {"c", "d", "e", "f"}
 
 
-async def test_what_is_unfinished_is_never_pruned(engine: Engine, clock: Clock) -> None:
+async def test_an_unfinished_job_is_never_pruned(engine: Engine, clock: Clock) -> None:
     await populate(engine)
     clock.advance(1_000 * DAY)
     nothing = Retention(finished=0, tomb_life=0, tombs=0, dead_life=0, dead=0)
@@ -120,7 +120,7 @@ async def test_a_page_ends_at_its_limit_and_says_that_there_is_more(engine: Engi
     assert await engine.prune(limit=2) == (1, 0)
 
 
-async def test_young_and_few_changes_nothing_stored_of_jobs(engine: Engine, clock: Clock) -> None:
+async def test_prune_changes_nothing_while_jobs_are_young_and_few(engine: Engine, clock: Clock) -> None:
     await populate(engine)
     await engine.prune()
     before = await dump(engine)
@@ -128,7 +128,7 @@ async def test_young_and_few_changes_nothing_stored_of_jobs(engine: Engine, cloc
     assert await dump(engine) == before
 
 
-async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Clock) -> None:
+async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine: Engine, clock: Clock) -> None:
     await _finish(engine, "old")
     await enqueue(engine, new_job("waiting"), new_job("spoilt", keep=1_000, payload=LARGE))
     await engine.cancel(["spoilt"])
@@ -161,14 +161,14 @@ async def test_retired_worker_ids_and_old_statistics_go_with_time(engine: Engine
     assert await client.zcard(engine.keys("retired")) == 1
 
 
-async def test_it_is_counted_and_noted(engine: Engine) -> None:
+async def test_prune_is_counted_and_adds_an_event(engine: Engine) -> None:
     await _finish(engine, "a", "b", keep=0)
     await engine.prune()
     assert (await happened(engine))[-2:] == [("prune", "a", ""), ("prune", "b", "")]
     assert await Views(engine).counts() == {"default": {"ready": 0, "running": 0, "done": 0}}
 
 
-async def test_everything_that_ended_is_gone_in_the_end(engine: Engine, clock: Clock) -> None:
+async def test_all_finished_jobs_are_removed_in_the_end(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, *(new_job(f"j{i}", unique=f"u{i}", expires=99_000) for i in range(60)))
     for i, lease in enumerate(await worker.lease(60)):

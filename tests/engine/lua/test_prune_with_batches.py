@@ -56,7 +56,7 @@ async def _members_first(engine: Engine, members: int, others: int) -> TestWorke
     return worker
 
 
-async def test_what_is_behind_an_open_batch_is_pruned_down_to_its_limits(engine: Engine) -> None:
+async def test_jobs_behind_an_open_batch_are_pruned_down_to_the_limits(engine: Engine) -> None:
     await _members_first(engine, 600, 410)
     calls = await _prune(engine, FEW)
     assert calls <= 2 + 1010 // PAGE
@@ -68,7 +68,7 @@ async def test_what_is_behind_an_open_batch_is_pruned_down_to_its_limits(engine:
     }
 
 
-async def test_what_comes_later_is_pruned_without_looking_at_the_members_again(engine: Engine, clock: Clock) -> None:
+async def test_later_jobs_are_pruned_without_another_look_at_the_members(engine: Engine, clock: Clock) -> None:
     worker = await _members_first(engine, 350, 10)
     few = Retention(finished=10, dead=10)
     await _prune(engine, few)
@@ -81,7 +81,7 @@ async def test_what_comes_later_is_pruned_without_looking_at_the_members_again(e
     assert kept == {"member-complete": 350, "member-bury": 350, "other-complete": 10, "later2": 10}
 
 
-async def test_the_dead_go_by_age_behind_an_open_batch(engine: Engine, clock: Clock) -> None:
+async def test_dead_jobs_behind_an_open_batch_are_pruned_by_age(engine: Engine, clock: Clock) -> None:
     await _members_first(engine, 150, 20)
     clock.advance(91 * DAY)
     await _prune(engine, Retention(finished=10_000))
@@ -90,7 +90,7 @@ async def test_the_dead_go_by_age_behind_an_open_batch(engine: Engine, clock: Cl
 
 
 @pytest.mark.parametrize("gone", ["pruned", "revived"])
-async def test_a_mark_whose_job_is_there_no_more_hides_nothing(engine: Engine, clock: Clock, gone: str) -> None:
+async def test_a_pruning_cursor_whose_job_is_gone_hides_no_job(engine: Engine, clock: Clock, gone: str) -> None:
     worker = await _members_first(engine, 120, 20)
     few = Retention(finished=10_000, dead=5)
     await _prune(engine, few)
@@ -109,7 +109,7 @@ async def test_a_mark_whose_job_is_there_no_more_hides_nothing(engine: Engine, c
     assert (kept["member-bury"], kept.get("other-bury", 0), kept["later"]) == (120, 0, newest)
 
 
-async def test_members_go_once_their_batch_has_ended(engine: Engine, clock: Clock) -> None:
+async def test_members_are_pruned_once_their_batch_has_ended(engine: Engine, clock: Clock) -> None:
     await _members_first(engine, 150, 0)
     await _prune(engine, Retention(finished=20, dead=20))
     assert await _kept(engine) == {"member-complete": 150, "member-bury": 150}

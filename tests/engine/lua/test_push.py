@@ -46,7 +46,9 @@ async def taken(box: Mailbox) -> tuple[int, Lease]:
 
 
 @pytest.mark.parametrize("size", [0, 7, 255, 256, 16_384])
-async def test_the_letter_has_all_that_a_lease_has(engine: Engine, clock: Clock, box: Mailbox, size: int) -> None:
+async def test_the_message_has_all_that_a_lease_answer_has(
+    engine: Engine, clock: Clock, box: Mailbox, size: int
+) -> None:
     (placed,) = await engine.enqueue([new_job("a", payload=b"." * size)])
     assert placed == EnqueueAnswer("created", "a", "running")
     number, lease = await taken(box)
@@ -59,7 +61,7 @@ async def test_the_letter_has_all_that_a_lease_has(engine: Engine, clock: Clock,
     assert await audit(engine) == []
 
 
-async def test_everything_is_as_if_it_had_been_leased(
+async def test_a_pushed_job_is_stored_as_if_it_had_been_leased(
     url: str, engine: Engine, clock: Clock, worker: TestWorker, box: Mailbox
 ) -> None:
     twin = open_engine(url, namespace(), clock)
@@ -90,7 +92,7 @@ async def test_everything_is_as_if_it_had_been_leased(
         await twin.script_client.endpoint.aclose()
 
 
-async def test_one_that_is_sent_again_is_there_once(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_a_pushed_job_that_is_sent_again_exists_once(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
     job = new_job("a")
     first = await engine.enqueue([job])
     await taken(box)
@@ -99,7 +101,7 @@ async def test_one_that_is_sent_again_is_there_once(engine: Engine, worker: Test
     assert await states(engine) == {"a": "running"}
 
 
-async def test_a_lost_letter_loses_nothing(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_a_lost_message_loses_no_job(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
     await engine.enqueue([new_job("a")])
     _, lost = await taken(box)
     assert await worker.lease() == [lost]  # under the number that the letter had
@@ -108,7 +110,7 @@ async def test_a_lost_letter_loses_nothing(engine: Engine, worker: TestWorker, b
     assert await audit(engine) == []
 
 
-async def test_a_call_that_crosses_the_letter_gets_the_same_job(
+async def test_a_lease_call_that_crosses_the_message_gets_the_same_job(
     engine: Engine, worker: TestWorker, box: Mailbox
 ) -> None:
     await enqueue(engine, new_job("a"))
@@ -121,7 +123,7 @@ async def test_a_call_that_crosses_the_letter_gets_the_same_job(
     assert (await engine.lease("w", number, want=5, answered=number)).word == "stale"
 
 
-async def test_only_one_job_comes_by_letter(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_an_idle_worker_is_pushed_one_job(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
     assert [(await engine.enqueue([new_job(name)]))[0].state for name in "abc"] == ["running", "ready", "ready"]
     assert len(await box.packets()) == 1
     worker.number = 2
@@ -162,7 +164,7 @@ async def _registered_anew(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "why", [_others_in_line, _woken, _dead, _paused, _halted, _capped, _registered_anew], ids=lambda why: why.__name__
 )
-async def test_it_stands_in_line_where_that_would_not_be_right(
+async def test_a_job_that_must_not_be_pushed_becomes_ready(
     engine: Engine, box: Mailbox, why: Callable[[Engine], Awaitable[None]]
 ) -> None:
     await why(engine)
@@ -182,13 +184,13 @@ async def test_it_stands_in_line_where_that_would_not_be_right(
     ],
     ids=["large", "a lock", "a unique key", "an id of one's own"],
 )
-async def test_only_small_jobs_with_nothing_to_them_do(engine: Engine, box: Mailbox, job: object) -> None:
+async def test_large_locked_and_unique_jobs_are_not_pushed(engine: Engine, box: Mailbox, job: object) -> None:
     (placed,) = await engine.enqueue([job])  # type: ignore[list-item]
     assert placed.state == "ready"
     assert await box.letters() == ["work"]
 
 
-async def test_not_to_a_worker_that_has_something_to_do(engine: Engine) -> None:
+async def test_no_job_is_pushed_to_a_worker_that_runs_a_job(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
     async with listening(engine, engine.keys.mailbox("w")) as box:
         await enqueue(engine, new_job("a"))
@@ -199,12 +201,12 @@ async def test_not_to_a_worker_that_has_something_to_do(engine: Engine) -> None:
         await worker.complete(lease)
 
 
-async def test_not_to_one_that_nobody_listens_for(engine: Engine, worker: TestWorker) -> None:
+async def test_no_job_is_pushed_to_a_worker_without_a_subscription(engine: Engine, worker: TestWorker) -> None:
     await enqueue(engine, new_job("a"))
     assert await states(engine) == {"a": "ready"}
 
 
-async def test_not_to_one_of_other_queues_or_that_did_not_ask_for_it(engine: Engine) -> None:
+async def test_no_job_is_pushed_to_a_worker_of_other_queues_or_that_did_not_ask_for_it(engine: Engine) -> None:
     other = await TestWorker(engine, "other", queues=("mail",)).register()
     plain = await TestWorker(engine, "plain").register()
     async with (
@@ -218,7 +220,7 @@ async def test_not_to_one_of_other_queues_or_that_did_not_ask_for_it(engine: Eng
         assert await box.letters() == ["work"]
 
 
-async def test_the_job_of_a_worker_that_dies_goes_back(engine: Engine, clock: Clock, box: Mailbox) -> None:
+async def test_the_pushed_job_of_a_worker_that_dies_goes_back(engine: Engine, clock: Clock, box: Mailbox) -> None:
     await enqueue(engine, new_job("a"))
     assert await engine.reap_worker("w", [], LIFE) == (1, 0)  # it had not started anything
     header = await header_of(engine, "a")
@@ -226,7 +228,7 @@ async def test_the_job_of_a_worker_that_dies_goes_back(engine: Engine, clock: Cl
     assert await audit(engine) == []
 
 
-async def test_one_that_leaves_gives_it_back(engine: Engine, box: Mailbox) -> None:
+async def test_a_worker_that_retires_gives_its_pushed_job_back(engine: Engine, box: Mailbox) -> None:
     await enqueue(engine, new_job("a"))
     await engine.retire("w")
     assert await states(engine) == {"a": "ready"}
@@ -234,7 +236,9 @@ async def test_one_that_leaves_gives_it_back(engine: Engine, box: Mailbox) -> No
 
 
 @pytest.mark.parametrize("others", [3, 20])
-async def test_it_goes_to_a_worker_of_its_queue_however_many_others_rest(engine: Engine, others: int) -> None:
+async def test_a_job_is_pushed_to_a_worker_of_its_queue_however_many_others_are_idle(
+    engine: Engine, others: int
+) -> None:
     for n in range(others):
         await (await TestWorker(engine, f"other{n}", ("mail",)).register()).lease(by_letter=True)
         await (await TestWorker(engine, f"busy{n}").register()).lease()

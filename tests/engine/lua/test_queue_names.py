@@ -60,7 +60,7 @@ async def test_a_lease_of_all_queues_works_with_many_thousand_names(engine: Engi
     assert await heads_of(engine) == set()
 
 
-async def test_a_lease_opens_as_many_lines_as_it_takes_jobs_and_one_for_what_comes_next(engine: Engine) -> None:
+async def test_a_lease_opens_one_queue_more_than_it_takes_jobs(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     for start in range(0, 600, PAGE):
         await enqueue(engine, *(new_job(f"j{n:03}", queue=f"q{n}") for n in range(start, start + PAGE)))
@@ -90,7 +90,7 @@ async def test_jobs_of_all_queues_come_by_priority_and_then_in_the_order_of_thei
     assert await audit(engine) == []
 
 
-async def test_what_others_emptied_is_looked_at_once(engine: Engine) -> None:
+async def test_a_queue_that_another_worker_emptied_is_opened_once(engine: Engine) -> None:
     names = [f"q{n}" for n in range(50)]
     worker, other = await TestWorker(engine).register(), await TestWorker(engine, queues=tuple(names)).register()
     await enqueue(engine, *(new_job(queue=name) for name in names))
@@ -100,7 +100,7 @@ async def test_what_others_emptied_is_looked_at_once(engine: Engine) -> None:
     assert await heads_of(engine) == set()
 
 
-async def test_with_more_lines_out_of_date_than_one_call_opens_the_next_call_goes_on(engine: Engine) -> None:
+async def test_the_next_lease_goes_on_when_more_queues_are_out_of_date_than_one_opens(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await know(engine, 1_000)
     await enqueue(engine, new_job("a", queue="last", priority=90))
@@ -198,7 +198,7 @@ async def test_a_name_is_forgotten_with_its_last_job(engine: Engine, clock: Cloc
     assert await reconcile(engine) == 0
 
 
-async def test_many_names_are_forgotten_in_small_steps_one_after_the_other(engine: Engine) -> None:
+async def test_queue_names_are_forgotten_in_small_steps(engine: Engine) -> None:
     await enqueue(engine, new_job(queue="tenant-3"))
     await know(engine, 3_000)
     assert await engine.prune() == (0, 1)
@@ -269,7 +269,7 @@ async def test_a_lost_index_is_rebuilt_and_strange_entries_are_dropped(engine: E
     assert [lease.id for lease in await worker.lease(5)] == ["a", "b"]
 
 
-async def test_what_spares_enqueue_a_look_at_the_index_is_checked_and_mended(engine: Engine) -> None:
+async def test_the_note_of_queues_that_are_in_the_index_is_checked_and_repaired(engine: Engine) -> None:
     worker, client = await TestWorker(engine).register(), await raw(engine)
     await enqueue(engine, new_job("a"))
     await worker.lease()

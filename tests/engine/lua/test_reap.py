@@ -25,7 +25,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_the_jobs_of_a_worker_past_its_life_go_back_to_where_they_stood(engine: Engine, clock: Clock) -> None:
+async def test_the_jobs_of_a_worker_past_its_lease_go_back_to_their_places(engine: Engine, clock: Clock) -> None:
     worker, other = await TestWorker(engine, "w").register(), await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b"), new_job("c"))
     (lease,) = await worker.lease()
@@ -59,7 +59,7 @@ async def test_a_worker_that_renewed_keeps_its_jobs_and_a_dead_one_loses_only_it
     assert [node.worker for node in await Views(engine).workers()] == [alive.name]
 
 
-async def test_nobody_is_dead_before_the_end_of_its_life(engine: Engine, clock: Clock) -> None:
+async def test_no_worker_is_dead_before_its_lease_ends(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -73,7 +73,7 @@ async def test_nobody_is_dead_before_the_end_of_its_life(engine: Engine, clock: 
 
 
 @pytest.mark.parametrize("gap", [LIFE // 2 + 1, 1_000_000, -60_000], ids=["half a life", "long", "clock set back"])
-async def test_after_a_gap_in_everyones_renewals_nobody_is_reaped_for_one_life(
+async def test_no_worker_is_reaped_for_one_lease_after_a_gap_in_all_renewals(
     engine: Engine, clock: Clock, gap: int
 ) -> None:
     worker = await TestWorker(engine).register()
@@ -87,7 +87,7 @@ async def test_after_a_gap_in_everyones_renewals_nobody_is_reaped_for_one_life(
     assert (await engine.renew(LIFE, [worker.name])).words == ["ok"]
 
 
-async def test_after_the_grace_the_dead_are_reaped_nevertheless(engine: Engine, clock: Clock) -> None:
+async def test_dead_workers_are_reaped_after_the_grace(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -100,7 +100,7 @@ async def test_after_the_grace_the_dead_are_reaped_nevertheless(engine: Engine, 
     assert await states(engine) == {"a": "ready"}
 
 
-async def test_the_grace_is_no_longer_than_the_life_of_whoever_looks(engine: Engine, clock: Clock) -> None:
+async def test_the_grace_is_no_longer_than_the_lease_of_the_caller(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -225,7 +225,7 @@ async def test_many_dead_workers_are_reaped_page_by_page(engine: Engine, clock: 
     assert await Views(engine).workers() == []
 
 
-async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Clock) -> None:
+async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine: Engine, clock: Clock) -> None:
     worker, alive = await TestWorker(engine, "w").register(), await TestWorker(engine, "alive").register()
     await enqueue(engine, *map(new_job, ("a", "others", "waiting", "spoilt")))
     await worker.lease()
@@ -242,7 +242,7 @@ async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine, clock: Cloc
     assert await states(engine) == {"a": "ready", "others": "running", "waiting": "ready", "spoilt": "dead"}
 
 
-async def test_any_number_may_reap_at_once_and_a_job_is_charged_once(engine: Engine, clock: Clock) -> None:
+async def test_a_job_is_charged_once_however_many_callers_reap(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -251,7 +251,7 @@ async def test_any_number_may_reap_at_once_and_a_job_is_charged_once(engine: Eng
     assert (await header_of(engine, "a")).crashes == 1
 
 
-async def test_nothing_to_reap_changes_nothing_but_that_somebody_was_heard(engine: Engine, clock: Clock) -> None:
+async def test_reap_without_dead_workers_notes_only_that_a_caller_was_heard(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -262,7 +262,7 @@ async def test_nothing_to_reap_changes_nothing_but_that_somebody_was_heard(engin
     assert {key for key in before if before[key] != after[key]} == {engine.keys("meta")}
 
 
-async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
+async def test_reap_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
     worker, sleeper = await TestWorker(engine).register(), await TestWorker(engine, "sleeper").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -289,7 +289,7 @@ async def test_a_holder_that_no_index_knows_is_found_among_many_live_ones(engine
     assert len(await Views(engine).workers()) == 97
 
 
-async def test_what_reap_looks_at_does_not_grow_with_live_workers(engine: Engine, clock: Clock) -> None:
+async def test_reap_reads_no_more_when_there_are_more_live_workers(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, *(new_job() for _ in range(150)))
     for _ in range(150):
         await (await TestWorker(engine).register()).lease()

@@ -21,7 +21,7 @@ async def test_a_worker_can_lease_as_soon_as_it_is_registered(engine: Engine) ->
     assert [lease.id for lease in (await engine.lease("w", 1)).leases] == ["a"]
 
 
-async def test_a_resent_register_is_answered_alike_and_takes_nothing_away(engine: Engine, clock: Clock) -> None:
+async def test_a_resent_register_gets_the_same_answer_and_changes_nothing(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a"), new_job("b"))
     (lease,) = await worker.lease()
@@ -33,7 +33,7 @@ async def test_a_resent_register_is_answered_alike_and_takes_nothing_away(engine
     assert (await engine.lease("w", 1)).word == "stale"
 
 
-async def test_registering_for_other_queues_ends_its_sleep_in_the_old_ones(engine: Engine) -> None:
+async def test_registering_for_other_queues_removes_the_worker_from_those_idle_in_the_old_ones(engine: Engine) -> None:
     await engine.register("w", LIFE, "{}", ("a",))
     await engine.lease("w", 1, queues=("a",))
     await engine.register("w", LIFE, "{}", ("b",))
@@ -56,7 +56,7 @@ async def test_a_retired_id_is_refused_and_nothing_changes(engine: Engine) -> No
     assert await dump(engine) == before
 
 
-async def test_it_moves_no_job_and_writes_no_event(engine: Engine) -> None:
+async def test_register_moves_no_job_and_adds_no_event(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     before = await dump(engine)
     await engine.register("w", LIFE)

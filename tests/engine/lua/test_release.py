@@ -17,7 +17,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_it_goes_back_to_where_it_stood_and_uses_no_attempt(engine: Engine) -> None:
+async def test_a_released_job_goes_back_to_its_place_and_uses_no_attempt(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b"), new_job("urgent", priority=0))
     urgent, a = await worker.lease(2)
@@ -29,7 +29,7 @@ async def test_it_goes_back_to_where_it_stood_and_uses_no_attempt(engine: Engine
     assert [lease.id for lease in await worker.lease(9)] == ["urgent", "a", "b"]
 
 
-async def test_released_a_hundred_times_it_is_still_at_its_first_attempt(engine: Engine) -> None:
+async def test_a_job_that_was_released_a_hundred_times_is_still_at_its_first_attempt(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     for _ in range(100):
@@ -75,7 +75,7 @@ async def test_a_second_release_of_the_same_attempt_gets_the_first_answer_and_ta
     assert await worker.complete(again) == "ok"
 
 
-async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, ("a", "done", "spoilt", "b")))
     leases = await worker.lease(4)
@@ -87,7 +87,7 @@ async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engin
     assert await states(engine) == {"a": "ready", "done": "done", "spoilt": "dead", "b": "ready"}
 
 
-async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
+async def test_release_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
     sleeper, worker = await TestWorker(engine, "sleeper").register(), await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()

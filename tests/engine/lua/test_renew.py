@@ -16,7 +16,7 @@ async def test_a_renewed_worker_lives_on_from_now(engine: Engine, clock: Clock) 
     assert lives == {"a": clock() + LIFE, "b": clock() - 3_000 + LIFE, "c": clock() + LIFE}
 
 
-async def test_a_worker_past_its_life_that_nobody_reaped_may_still_renew(engine: Engine, clock: Clock) -> None:
+async def test_a_worker_past_its_lease_that_was_not_reaped_may_still_renew(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
@@ -26,7 +26,7 @@ async def test_a_worker_past_its_life_that_nobody_reaped_may_still_renew(engine:
     assert await states(engine) == {"a": "running"}
 
 
-async def test_a_retired_or_reaped_worker_is_unknown_and_not_brought_back(engine: Engine) -> None:
+async def test_renew_of_a_retired_or_reaped_worker_answers_unknown(engine: Engine) -> None:
     await engine.register("retired", LIFE)
     await engine.retire("retired")
     await engine.register("reaped", LIFE)
@@ -48,7 +48,7 @@ async def test_one_call_keeps_all_jobs_of_many_workers(engine: Engine, clock: Cl
     assert set((await states(engine)).values()) == {"running"}
 
 
-async def test_it_tells_of_running_jobs_whose_cancelling_was_asked_for(engine: Engine) -> None:
+async def test_renew_names_running_jobs_that_are_to_be_cancelled(engine: Engine) -> None:
     one, two = await TestWorker(engine, "w1").register(), await TestWorker(engine, "w11").register()
     await enqueue(engine, *map(new_job, "abcd"))
     a, _ = await one.lease(2)
@@ -61,11 +61,11 @@ async def test_it_tells_of_running_jobs_whose_cancelling_was_asked_for(engine: E
     assert (await engine.renew(LIFE, ["w1"])).cancelling == [("w1", "b")]
 
 
-async def test_nobody_to_renew_is_fine(engine: Engine) -> None:
+async def test_renew_without_workers_is_allowed(engine: Engine) -> None:
     assert await engine.renew(LIFE, []) == Renewed([], [])
 
 
-async def test_it_writes_no_event_and_touches_no_job(engine: Engine, clock: Clock) -> None:
+async def test_renew_adds_no_event_and_changes_no_job(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await worker.lease()

@@ -15,14 +15,14 @@ async def test_a_scheduled_job_is_due_at_another_time(engine: Engine, clock: Clo
     assert await states(engine) == {"a": "ready", "b": "scheduled"}
 
 
-async def test_now_means_ready_at_the_tail_of_its_line(engine: Engine) -> None:
+async def test_a_job_that_is_rescheduled_to_now_goes_to_the_tail_of_its_queue(engine: Engine) -> None:
     await enqueue(engine, new_job("a", due=5_000), new_job("b"))
     assert await engine.reschedule(["a"], 0) == ["ok"]
     worker = await TestWorker(engine).register()
     assert [lease.id for lease in await worker.lease(2)] == ["b", "a"]
 
 
-async def test_a_job_in_line_can_be_put_off_and_keeps_its_place_if_it_is_not(engine: Engine, clock: Clock) -> None:
+async def test_a_ready_job_can_be_put_off_and_otherwise_keeps_its_place(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a"), new_job("b"), new_job("c"))
     assert await engine.reschedule(["a"], 0) == ["ok"]
     assert await engine.reschedule(["b"], 1_000) == ["ok"]
@@ -42,7 +42,7 @@ async def test_expiry_unique_key_and_attempts_stay(engine: Engine, clock: Clock)
     assert (await engine.expire())[0] == 1
 
 
-async def test_what_does_not_wait_is_answered_with_its_state(engine: Engine) -> None:
+async def test_reschedule_of_a_job_that_does_not_wait_answers_its_state(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     await worker.complete((await worker.lease())[0])
@@ -50,7 +50,7 @@ async def test_what_does_not_wait_is_answered_with_its_state(engine: Engine) -> 
     assert await engine.reschedule(["a", "b", "c"], 0) == ["done", "running", "missing"]
 
 
-async def test_an_earlier_time_is_told_to_the_timers_and_it_is_noted(engine: Engine, clock: Clock) -> None:
+async def test_an_earlier_due_time_is_published_to_the_timers_and_adds_an_event(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a", due=5_000))
     async with listening(engine, engine.keys.timer) as timer:
         await engine.reschedule(["a"], 2_000)

@@ -24,7 +24,7 @@ async def test_a_queue_that_is_not_paused_stays_as_it_is(engine: Engine) -> None
     assert await dump(engine) == before
 
 
-async def test_as_many_sleepers_are_woken_as_jobs_wait(engine: Engine) -> None:
+async def test_resume_wakes_as_many_idle_workers_as_jobs_wait(engine: Engine) -> None:
     await engine.pause("default")
     for name in ("w1", "w2"):
         await (await TestWorker(engine, name).register()).lease()
@@ -44,7 +44,7 @@ async def test_as_many_sleepers_are_woken_as_jobs_wait(engine: Engine) -> None:
         assert sorted([await first.letters(), await second.letters()]) == [[], ["work"]]
 
 
-async def test_it_is_one_entry_in_the_stream_of_events(engine: Engine) -> None:
+async def test_resume_adds_one_event(engine: Engine) -> None:
     await engine.pause("default")
     await engine.resume("default")
     last = await (await raw(engine)).xrevrange(engine.keys("events"), count=1)

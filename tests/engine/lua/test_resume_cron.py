@@ -6,7 +6,9 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, happened, listening, new_spec, set_cron, standing_of, tick
 
 
-async def test_what_it_did_not_do_meanwhile_stays_undone_and_timers_are_told(engine: Engine, clock: Clock) -> None:
+async def test_a_resumed_schedule_skips_missed_ticks_and_publishes_its_next_to_the_timers(
+    engine: Engine, clock: Clock
+) -> None:
     spec = new_spec(catch_up="all")
     await set_cron(engine, clock, "a", spec)
     await engine.pause_cron("a")
@@ -29,14 +31,14 @@ async def test_a_tick_that_is_still_to_come_stays(engine: Engine, clock: Clock) 
     assert (await standing_of(engine, "a")).due == before.due
 
 
-async def test_one_that_was_changed_meanwhile_is_looked_at_again(engine: Engine, clock: Clock) -> None:
+async def test_resume_cron_of_a_changed_schedule_answers_changed(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec())
     await engine.pause_cron("a")
     assert await engine.resume_cron("a", "another", (1, 1)) == "changed"
     assert await engine.resume_cron("b", "another", (1, 1)) == "missing"
 
 
-async def test_an_orphaned_one_is_not_paused(engine: Engine, clock: Clock) -> None:
+async def test_resume_cron_of_an_orphaned_schedule_answers_orphaned(engine: Engine, clock: Clock) -> None:
     worker, spec = await TestWorker(engine).register(), new_spec()
     await set_cron(engine, clock, "a", spec, worker.name)
     await engine.retire(worker.name)

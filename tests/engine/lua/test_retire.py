@@ -16,7 +16,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_what_it_holds_goes_back_to_where_it_stood(engine: Engine) -> None:
+async def test_the_jobs_of_a_retired_worker_go_back_to_their_places(engine: Engine) -> None:
     worker, other = await TestWorker(engine).register(), await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, "abcd"))
     await worker.lease(2)
@@ -28,7 +28,7 @@ async def test_what_it_holds_goes_back_to_where_it_stood(engine: Engine) -> None
     assert await other.complete(c) == "ok"
 
 
-async def test_its_id_is_refused_ever_after(engine: Engine) -> None:
+async def test_the_id_of_a_retired_worker_is_refused(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
@@ -62,7 +62,7 @@ async def test_a_job_whose_cancelling_was_asked_for_ends_so(engine: Engine) -> N
     assert (await header_of(engine, "a")).reason == "changed my mind"
 
 
-async def test_a_retired_sleeper_is_not_woken(engine: Engine) -> None:
+async def test_a_retired_idle_worker_is_not_woken(engine: Engine) -> None:
     for name in ("a-gone", "b-there"):
         await (await TestWorker(engine, name, ("mail", "sms")).register()).lease()
     async with (
@@ -74,7 +74,7 @@ async def test_a_retired_sleeper_is_not_woken(engine: Engine) -> None:
         assert (await gone.letters(), await there.letters()) == ([], ["work"])
 
 
-async def test_a_resent_retire_and_one_of_a_stranger_are_harmless(engine: Engine) -> None:
+async def test_a_resent_retire_and_a_retire_of_an_unknown_worker_change_nothing(engine: Engine) -> None:
     worker, other = await TestWorker(engine, "w").register(), await TestWorker(engine, "w2").register()
     await enqueue(engine, new_job("a"), new_job("b"))
     await worker.lease()
@@ -85,7 +85,7 @@ async def test_a_resent_retire_and_one_of_a_stranger_are_harmless(engine: Engine
     assert await states(engine) == {"a": "ready", "b": "running"}
 
 
-async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine) -> None:
+async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine: Engine) -> None:
     worker, other = await TestWorker(engine, "w").register(), await TestWorker(engine, "other").register()
     await enqueue(engine, *map(new_job, ("a", "others", "waiting", "spoilt")))
     await worker.lease()
@@ -107,7 +107,7 @@ async def test_strays_are_dropped_and_hold_up_nobody(engine: Engine) -> None:
     }
 
 
-async def test_it_is_told_counted_and_noted_as_a_release(engine: Engine) -> None:
+async def test_retire_wakes_workers_is_counted_and_adds_an_event_of_release(engine: Engine) -> None:
     worker, sleeper = await TestWorker(engine).register(), await TestWorker(engine, "sleeper").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()

@@ -18,7 +18,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_with_a_delay_it_waits_until_it_is_due_again(engine: Engine, clock: Clock) -> None:
+async def test_a_retry_with_a_delay_waits_until_it_is_due(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"))
     (lease,) = await worker.lease()
@@ -34,7 +34,7 @@ async def test_with_a_delay_it_waits_until_it_is_due_again(engine: Engine, clock
     assert (again.payload, again.header.attempt) == (lease.payload, 2)
 
 
-async def test_without_a_delay_it_goes_to_the_tail_of_its_line(engine: Engine) -> None:
+async def test_a_retry_without_a_delay_goes_to_the_tail_of_its_queue(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"), new_job("less-urgent", priority=60))
     (lease,) = await worker.lease()
@@ -57,7 +57,7 @@ async def test_every_failure_is_remembered_with_its_error(engine: Engine, clock:
     assert record.attempts == expected
 
 
-async def test_only_the_last_ten_failures_are_remembered_but_all_are_counted(engine: Engine) -> None:
+async def test_the_last_ten_failures_are_stored_and_all_are_counted(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", retries=99))
     for _ in range(12):
@@ -110,7 +110,7 @@ async def test_a_second_retry_of_the_same_attempt_gets_the_first_answer_even_whi
     assert await worker.retry(lease) == "stale"
 
 
-async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, ("a", "done", "spoilt", "b")))
     a, done, spoilt, b = await worker.lease(4)
@@ -122,7 +122,7 @@ async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engin
     assert await states(engine) == {"a": "scheduled", "done": "done", "spoilt": "dead", "b": "ready"}
 
 
-async def test_it_is_told_counted_and_noted(engine: Engine, clock: Clock) -> None:
+async def test_retry_wakes_workers_and_timers_is_counted_and_adds_events(engine: Engine, clock: Clock) -> None:
     sleeper = await TestWorker(engine, "sleeper").register()
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))

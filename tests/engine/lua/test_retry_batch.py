@@ -18,7 +18,7 @@ async def _failed(engine: Engine, how_many: int) -> TestWorker:
     return worker
 
 
-async def test_it_does_not_end_before_all_of_them_were_set_going(engine: Engine) -> None:
+async def test_a_batch_does_not_end_before_all_dead_members_were_retried(engine: Engine) -> None:
     worker = await _failed(engine, 5)
     assert await engine.retry_batch("b", "x") == "ok"
     assert (await batch_of(engine, "b")).generation == 2
@@ -33,7 +33,7 @@ async def test_it_does_not_end_before_all_of_them_were_set_going(engine: Engine)
     assert (await made_by(engine, "b"))["then-2"].done == 5
 
 
-async def test_what_dies_again_is_left_alone_and_told_of_once_more(engine: Engine) -> None:
+async def test_a_member_that_dies_again_stays_dead_and_counts_in_the_next_end(engine: Engine) -> None:
     worker = await _failed(engine, 2)
     assert await engine.retry_batch("b", "x") == "ok"
     assert not (await engine.do_chores("retry", "b")).more
@@ -44,7 +44,7 @@ async def test_what_dies_again_is_left_alone_and_told_of_once_more(engine: Engin
     assert (await made_by(engine, "b")).keys() == {"then-1", "then-2", "on_failure-1", "on_failure-2"}
 
 
-async def test_without_dead_members_there_is_nothing_to_do(engine: Engine) -> None:
+async def test_retry_batch_without_dead_members_changes_nothing(engine: Engine) -> None:
     await open_batch(engine, "b", new_job("a"))
     assert await engine.retry_batch("b", "x") == "none"
     assert await engine.retry_batch("nobody", "x") == "missing"
@@ -52,7 +52,7 @@ async def test_without_dead_members_there_is_nothing_to_do(engine: Engine) -> No
     assert await engine.retry_batch("b", "y") == "cancelling"
 
 
-async def test_batches_inside_are_set_going_too(engine: Engine) -> None:
+async def test_batches_inside_the_batch_are_retried_too(engine: Engine) -> None:
     worker = await TestWorker(engine, queues=("default",)).register()
     await open_batch(engine, "outer")
     await open_batch(engine, "inner", new_job("a"), parent="outer")
@@ -70,7 +70,7 @@ async def test_batches_inside_are_set_going_too(engine: Engine) -> None:
     assert (await states(engine)).keys() >= {"outer@then-2", "inner@then-2"}
 
 
-async def test_another_call_goes_back_to_those_that_the_first_has_passed(engine: Engine) -> None:
+async def test_a_second_retry_batch_goes_back_to_members_that_the_first_has_passed(engine: Engine) -> None:
     worker = await _failed(engine, 4)
     await engine.retry_batch("b", "x")
     await engine.do_chores("retry", "b", limit=3)
@@ -82,7 +82,7 @@ async def test_another_call_goes_back_to_those_that_the_first_has_passed(engine:
     assert await numbers_of(engine, "b") == ("sealed", 4, 0, 0, 0, 4)
 
 
-async def test_one_that_was_cancelled_sets_nothing_going_before_it_has_ended(engine: Engine) -> None:
+async def test_a_cancelled_batch_retries_no_member_before_it_has_ended(engine: Engine) -> None:
     worker = await TestWorker(engine, queues=("default",)).register()
     await open_batch(engine, "b", new_job("dead"), new_job("running"))
     dead, running = await worker.lease(2)
@@ -114,7 +114,7 @@ async def test_members_that_were_forgotten_still_count_in_the_next_generation(en
     assert await numbers_of(engine, "b") == ("sealed", 2, 1, 0, 0, 1)
 
 
-async def test_another_job_that_got_the_id_of_a_forgotten_member_is_left_alone(engine: Engine, clock: Clock) -> None:
+async def test_a_new_job_with_the_id_of_a_forgotten_member_is_not_retried(engine: Engine, clock: Clock) -> None:
     worker = await _failed(engine, 1)
     await engine.discard(["j0"])
     clock.advance(2_000)

@@ -77,7 +77,7 @@ async def test_a_settle_of_its_former_life_is_stale(engine: Engine) -> None:
     assert await worker.bury(lease) == "stale"
 
 
-async def test_it_takes_its_unique_key_again_if_nobody_else_has_it(engine: Engine) -> None:
+async def test_a_revived_job_takes_its_unique_key_again_if_it_is_free(engine: Engine) -> None:
     await enqueue(engine, new_job("a", unique="u"))
     await engine.cancel(["a"])
     await enqueue(engine, new_job("b", unique="u"))
@@ -89,7 +89,7 @@ async def test_it_takes_its_unique_key_again_if_nobody_else_has_it(engine: Engin
     assert await enqueue(engine, new_job("c", unique="u")) == ["a"]
 
 
-async def test_what_cannot_be_revived_says_why_and_does_not_change(engine: Engine) -> None:
+async def test_revive_of_any_other_job_answers_why_not_and_changes_nothing(engine: Engine) -> None:
     await populate(engine)
     before = await dump(engine)
     answers = {
@@ -112,7 +112,7 @@ async def test_an_id_twice_in_a_page_is_revived_once(engine: Engine) -> None:
     assert (await header_of(engine, "a")).generation == 1
 
 
-async def test_a_header_that_cannot_be_read_is_missing_and_holds_up_nobody(engine: Engine) -> None:
+async def test_a_header_that_cannot_be_read_is_missing_and_delays_no_other_job(engine: Engine) -> None:
     await enqueue(engine, new_job("spoilt", payload=LARGE), new_job("a"))
     await engine.cancel(["spoilt", "a"])
     await spoil(engine, "spoilt")
@@ -129,7 +129,7 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     assert await engine.revive(ids) == ["ok"] * PAGE
 
 
-async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
+async def test_revive_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a"))
     await engine.cancel(["a"])
@@ -141,7 +141,7 @@ async def test_it_is_told_counted_and_noted(engine: Engine) -> None:
     assert await Views(engine).counts() == {"default": {"ready": 1, "cancelled": 0}}
 
 
-async def test_it_may_run_again_with_other_arguments_and_what_follows_from_them(engine: Engine) -> None:
+async def test_a_revived_job_may_get_other_arguments_and_the_lanes_and_unique_key_of_them(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="old", lanes=["lock:old"]))
     (lease,) = await worker.lease()
@@ -161,7 +161,7 @@ async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_
     assert [(one.id, one.payload) for one in await worker.lease(9)] == [("a", b"other")]
 
 
-async def test_a_turn_that_it_held_is_given_up_with_its_lane(engine: Engine) -> None:
+async def test_a_revived_job_gives_up_its_turn_with_its_lane(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=[HOLD]), new_job("b", lanes=[HOLD]))
     (lease,) = await worker.lease()

@@ -5,7 +5,7 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, happened, header_of, new_spec, set_cron, standing_of, states, tick
 
 
-async def test_it_makes_a_job_and_leaves_the_ticks_alone(engine: Engine, clock: Clock) -> None:
+async def test_run_cron_makes_a_job_and_leaves_the_ticks_alone(engine: Engine, clock: Clock) -> None:
     spec = new_spec(queue="other", priority=7, retries=1)
     await set_cron(engine, clock, "a", spec)
     await engine.pause_cron("a")
@@ -20,7 +20,7 @@ async def test_it_makes_a_job_and_leaves_the_ticks_alone(engine: Engine, clock: 
     assert (await happened(engine))[2:] == [("enqueue", "a@run-1", "cron a")]
 
 
-async def test_it_obeys_overlap(engine: Engine, clock: Clock) -> None:
+async def test_run_cron_obeys_overlap(engine: Engine, clock: Clock) -> None:
     for name in ("allow", "skip", "queue"):
         spec = new_spec(overlap=name)
         await set_cron(engine, clock, name, spec)
@@ -45,7 +45,7 @@ async def test_a_taken_unique_key_makes_no_second_job(engine: Engine, clock: Clo
     assert await engine.run_cron("a", spec, "a@3") == "made"
 
 
-async def test_a_version_that_has_changed_is_looked_at_again(engine: Engine, clock: Clock) -> None:
+async def test_run_cron_of_a_changed_schedule_answers_changed(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec())
     assert await engine.run_cron("a", new_spec(2_000), "a@1") == "changed"
     assert await engine.run_cron("b", new_spec(), "b@1") == "missing"

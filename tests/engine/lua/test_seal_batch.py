@@ -45,7 +45,7 @@ async def test_the_last_member_ends_it_and_the_status_tells_how_it_went(engine: 
     assert ("end_batch", "b", "dead") in await happened(engine)
 
 
-async def test_what_is_resent_counts_once(engine: Engine) -> None:
+async def test_resent_settles_and_seals_count_once(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "b", new_job("a"))
     (lease,) = await worker.lease()
@@ -132,7 +132,7 @@ async def test_an_ended_batch_is_forgotten_in_pages(engine: Engine, clock: Clock
     assert await engine.revive(["j1"]) == ["ok"]
 
 
-async def test_those_who_wait_are_told_of_its_end_once(engine: Engine) -> None:
+async def test_waiting_clients_are_told_once_that_the_batch_has_ended(engine: Engine) -> None:
     async with listening(engine, engine.keys.mailbox("client")) as mailbox:
         await open_batch(engine, "b")
         status = (await engine.watch_batch("client", "b")).status

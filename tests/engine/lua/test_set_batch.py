@@ -4,7 +4,7 @@ from penstock.engine.engine import Engine
 from tests.engine.factories import TestWorker, header_of, new_job, open_batch
 
 
-async def test_another_priority_reaches_those_that_are_shown_and_those_that_wait(engine: Engine) -> None:
+async def test_a_new_priority_of_a_batch_applies_to_ready_and_held_members(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "slow", *(new_job(f"s{n:02}") for n in range(20)), priority=50)
     await open_batch(engine, "fast", *(new_job(f"f{n:02}") for n in range(20)), priority=20)
@@ -23,7 +23,7 @@ async def test_a_member_has_the_batch_s_priority_and_not_its_own(engine: Engine)
     assert (await header_of(engine, "d")).priority == 90
 
 
-async def test_not_more_than_the_limit_run_at_once_and_it_can_be_raised(engine: Engine) -> None:
+async def test_a_batch_runs_up_to_its_limit_which_can_be_raised(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "b", *(new_job(f"j{n}") for n in range(10)), limit=2)
     assert len(await worker.lease(10)) == 2
@@ -33,7 +33,7 @@ async def test_not_more_than_the_limit_run_at_once_and_it_can_be_raised(engine: 
     assert len(await worker.lease(10)) == 0
 
 
-async def test_two_batches_of_one_priority_take_turns(engine: Engine) -> None:
+async def test_batches_of_one_priority_take_turns(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await open_batch(engine, "big", *(new_job(f"b{n:02}") for n in range(80)))
     await open_batch(engine, "small", *(new_job(f"s{n}") for n in range(4)))

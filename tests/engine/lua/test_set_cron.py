@@ -32,7 +32,7 @@ async def test_a_schedule_is_made_with_its_first_tick_and_the_timers_are_told(en
     assert await happened(engine) == [("set_cron", "a", "made")]
 
 
-async def test_the_same_content_changes_not_one_byte(engine: Engine, clock: Clock) -> None:
+async def test_set_cron_with_the_same_content_changes_not_one_byte(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec())
     before = await dump(engine)
     clock.advance(5_000)
@@ -50,7 +50,7 @@ async def test_other_arguments_keep_the_next_tick_and_another_pace_does_not(engi
     assert (await standing_of(engine, "a")).due == clock() + 5_000
 
 
-async def test_what_was_set_at_run_time_wins_over_the_code(engine: Engine, clock: Clock) -> None:
+async def test_a_schedule_set_at_run_time_wins_over_the_code(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await set_cron(engine, clock, "a", new_spec(1_000), worker.name)
     assert await set_cron(engine, clock, "a", new_spec(2_000)) == "changed"
@@ -58,14 +58,16 @@ async def test_what_was_set_at_run_time_wins_over_the_code(engine: Engine, clock
     assert (await standing_of(engine, "a")).pace == "every 2000 0"
 
 
-async def test_a_paused_one_stays_paused(engine: Engine, clock: Clock) -> None:
+async def test_a_paused_schedule_stays_paused(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec(1_000))
     await engine.pause_cron("a")
     await set_cron(engine, clock, "a", new_spec(2_000))
     assert (await standing_of(engine, "a")).status == "paused"
 
 
-async def test_an_orphaned_one_goes_on_where_it_was_when_the_code_has_it_again(engine: Engine, clock: Clock) -> None:
+async def test_an_orphaned_schedule_goes_on_where_it_was_when_the_code_has_it_again(
+    engine: Engine, clock: Clock
+) -> None:
     worker, spec = await TestWorker(engine).register(), new_spec()
     await set_cron(engine, clock, "a", spec, worker.name)
     await engine.retire(worker.name)
@@ -79,7 +81,9 @@ async def test_an_orphaned_one_goes_on_where_it_was_when_the_code_has_it_again(e
     assert await tick(engine, clock, "a", spec) == ("ok", 1)
 
 
-async def test_keepers_that_are_gone_are_dropped_with_the_next_one(engine: Engine, clock: Clock) -> None:
+async def test_workers_that_are_gone_are_removed_from_the_keepers_with_the_next_set_cron(
+    engine: Engine, clock: Clock
+) -> None:
     for _ in range(3):
         worker = await TestWorker(engine).register()
         await set_cron(engine, clock, "a", new_spec(), worker.name)
@@ -90,7 +94,7 @@ async def test_keepers_that_are_gone_are_dropped_with_the_next_one(engine: Engin
     assert kept == [b"", f"a\x1f{worker.name}".encode()]
 
 
-async def test_the_view_says_which_ones_no_live_worker_has(engine: Engine, clock: Clock) -> None:
+async def test_the_view_says_which_schedules_no_live_worker_has(engine: Engine, clock: Clock) -> None:
     async def orphaned() -> dict[str, bool]:
         return {record.id: record.orphaned async for record in Views(engine).crons()}
 
@@ -107,7 +111,7 @@ async def test_the_view_says_which_ones_no_live_worker_has(engine: Engine, clock
     assert not any((await orphaned()).values())  # nobody is there who could have it
 
 
-async def test_an_unreadable_one_is_made_again(engine: Engine, clock: Clock) -> None:
+async def test_an_unreadable_schedule_is_made_again(engine: Engine, clock: Clock) -> None:
     await set_cron(engine, clock, "a", new_spec())
     await (await raw(engine)).hset(engine.keys("crons"), "state\x1fa", b"\xc1")
     assert await set_cron(engine, clock, "a", new_spec()) == "made"

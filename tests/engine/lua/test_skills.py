@@ -43,7 +43,7 @@ async def uneven(engine: Engine) -> bool:
 
 
 @pytest.mark.parametrize("queues", [("*",), ("default",), ("other", "default")])
-async def test_each_worker_is_given_what_it_knows(engine: Engine, queues: tuple[str, ...]) -> None:
+async def test_a_worker_is_given_only_jobs_of_tasks_that_it_knows(engine: Engine, queues: tuple[str, ...]) -> None:
     old, new = await pair(engine, *queues)
     await enqueue(engine, *(new_job(f"{task}{n}", task=task) for n in range(3) for task in ("old", "new", "common")))
     assert await taken(new, 4) == ["new0", "common0", "new1", "common1"]
@@ -57,14 +57,16 @@ async def test_each_worker_is_given_what_it_knows(engine: Engine, queues: tuple[
     [{"unique": "u"}, *({"lanes": specs} for specs in (["lock:t"], [LIMITED], [ORDERED], ["lock:t", LIMITED]))],
     ids=["unique", "locked", "limited", "ordered", "two lanes"],
 )
-async def test_so_it_is_with_whatever_a_job_may_have(engine: Engine, fields: dict[str, Any]) -> None:
+async def test_a_unique_or_laned_job_goes_to_a_worker_that_knows_its_task(
+    engine: Engine, fields: dict[str, Any]
+) -> None:
     old, new = await pair(engine)
     await enqueue(engine, new_job("a", task="old", **fields), new_job("b", task="common"))
     assert await taken(new) == ["b"]
     assert await taken(old) == ["a"]
 
 
-async def test_what_a_lane_would_show_next_is_passed_over_too(engine: Engine) -> None:
+async def test_the_next_jobs_of_a_lane_are_passed_over_too(engine: Engine) -> None:
     """A lane shows eight at once; lease goes on with those that wait in it."""
     old, new = await pair(engine)
     many = lane("many", 100)
@@ -87,14 +89,14 @@ async def test_a_lane_whose_next_job_is_passed_over_blocks_no_other_lane(engine:
     assert await taken(new) == ["new-x", "new-z"]
 
 
-async def test_members_of_a_batch_go_to_those_who_know_them(engine: Engine) -> None:
+async def test_members_of_a_batch_go_to_workers_that_know_their_tasks(engine: Engine) -> None:
     old, new = await pair(engine)
     await open_batch(engine, "b", *(new_job(f"{task}{n}", task=task) for n in range(20) for task in ("old", "new")))
     assert await taken(new, 40) == [f"new{n}" for n in range(20)]
     assert await taken(old, 40) == [f"old{n}" for n in range(20)]
 
 
-async def test_a_worker_looks_far_down_the_line_but_not_for_ever(engine: Engine) -> None:
+async def test_a_worker_looks_past_two_thousand_jobs_of_others_at_most(engine: Engine) -> None:
     _, new = await pair(engine)
     for page in range(0, 900, 100):
         await enqueue(engine, *(new_job(f"old{page + n}", task="old") for n in range(100)))
@@ -114,7 +116,7 @@ async def test_a_line_full_of_others_jobs_keeps_no_worker_from_another_queue(eng
     assert await taken(new) == [f"new{n}" for n in range(5)]
 
 
-async def test_what_nobody_knows_is_for_everybody(engine: Engine) -> None:
+async def test_a_job_whose_task_no_worker_knows_is_given_to_any_worker(engine: Engine) -> None:
     old, new = await pair(engine)
     await enqueue(engine, *(new_job(f"a{n}", task="nobody's") for n in range(2)))
     assert (await taken(old, 1), await taken(new, 1)) == (["a0"], ["a1"])
@@ -127,7 +129,7 @@ async def test_a_worker_that_names_no_tasks_is_given_everything(engine: Engine) 
     assert await taken(free) == ["a", "b"]
 
 
-async def test_workers_alike_are_told_nothing_of_it(engine: Engine) -> None:
+async def test_workers_with_the_same_tasks_lack_nothing(engine: Engine) -> None:
     for name in ("a", "b"):
         await TestWorker(engine, name, tasks=OLD).register()
     assert not await uneven(engine)
@@ -146,7 +148,9 @@ async def test_workers_of_different_queues_leave_nothing_to_each_other(engine: E
 
 
 @pytest.mark.parametrize("how", ["retired", "reaped", "dead", "taught"])
-async def test_when_the_last_who_knows_it_has_gone_it_is_for_everybody(engine: Engine, clock: Clock, how: str) -> None:
+async def test_a_job_is_given_to_any_worker_when_the_last_that_knows_its_task_is_gone(
+    engine: Engine, clock: Clock, how: str
+) -> None:
     old, new = await pair(engine)
     await enqueue(engine, new_job("a", task="old"))
     assert await taken(new) == []
@@ -165,7 +169,7 @@ async def test_when_the_last_who_knows_it_has_gone_it_is_for_everybody(engine: E
     assert await taken(new) == ["a"]
 
 
-async def test_it_stays_uneven_while_another_of_the_same_code_lives(engine: Engine) -> None:
+async def test_a_job_stays_reserved_while_another_worker_of_the_same_code_lives(engine: Engine) -> None:
     old, new = await pair(engine)
     other = await TestWorker(engine, tasks=OLD).register()
     await engine.retire(old.name)
@@ -194,7 +198,7 @@ async def test_more_kinds_of_workers_than_are_compared_leave_nothing_to_each_oth
     assert await taken(workers[7]) == ["a"]
 
 
-async def test_a_job_for_sleepers_wakes_one_who_knows_it(engine: Engine) -> None:
+async def test_a_new_job_wakes_an_idle_worker_that_knows_its_task(engine: Engine) -> None:
     old, new = await pair(engine)
     assert (await taken(new), await taken(old)) == ([], [])
     async with (
@@ -206,7 +210,7 @@ async def test_a_job_for_sleepers_wakes_one_who_knows_it(engine: Engine) -> None
     assert await taken(old) == ["a"]
 
 
-async def test_a_job_for_workers_at_rest_is_sent_to_one_who_knows_it(engine: Engine) -> None:
+async def test_a_new_job_is_pushed_to_an_idle_worker_that_knows_its_task(engine: Engine) -> None:
     old, new = await pair(engine)
     for worker in (old, new):
         assert await taken(worker, by_letter=True) == []
@@ -221,7 +225,7 @@ async def test_a_job_for_workers_at_rest_is_sent_to_one_who_knows_it(engine: Eng
         assert await other.letters() == []
 
 
-async def test_without_one_who_knows_it_at_rest_the_job_waits_in_line(engine: Engine) -> None:
+async def test_a_new_job_becomes_ready_if_no_idle_worker_knows_its_task(engine: Engine) -> None:
     old, new = await pair(engine)
     assert await taken(new, by_letter=True) == []
     async with listening(engine, engine.keys.mailbox(new.name)):
@@ -242,7 +246,7 @@ async def test_a_job_that_was_passed_over_keeps_its_place_and_is_not_charged(eng
 
 
 @pytest.mark.parametrize("info", ["{}", "nonsense", "[]", '{"tasks": 7}', '{"tasks": [1, null]}', '{"tasks": {}}', ""])
-async def test_information_that_names_no_tasks_is_no_hindrance(engine: Engine, info: str) -> None:
+async def test_a_worker_whose_information_names_no_tasks_is_given_any_job(engine: Engine, info: str) -> None:
     await pair(engine)
     assert await engine.register("free", LIFE, info) == "ok"
     await enqueue(engine, new_job("a", task="old"))
@@ -250,7 +254,7 @@ async def test_information_that_names_no_tasks_is_no_hindrance(engine: Engine, i
 
 
 @pytest.mark.parametrize("lost", ["skills", "uneven", "lacks", "worker", "stray"])
-async def test_what_was_damaged_is_mended(engine: Engine, lost: str) -> None:
+async def test_damaged_skills_are_repaired(engine: Engine, lost: str) -> None:
     _, new = await pair(engine)
     client, meta, skills = await raw(engine), engine.keys("meta"), engine.keys("skills")
     match lost:

@@ -17,7 +17,7 @@ from tests.engine.factories import (
 )
 
 
-async def test_it_waits_until_it_is_due_and_uses_no_attempt(engine: Engine, clock: Clock) -> None:
+async def test_a_snoozed_job_waits_until_it_is_due_and_uses_no_attempt(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"))
     (lease,) = await worker.lease()
@@ -32,7 +32,7 @@ async def test_it_waits_until_it_is_due_and_uses_no_attempt(engine: Engine, cloc
     assert (again.payload, again.header.attempt, again.header.starts) == (lease.payload, 1, 2)
 
 
-async def test_without_a_delay_it_is_due_at_once_but_behind_the_others(engine: Engine, clock: Clock) -> None:
+async def test_a_job_snoozed_without_a_delay_is_due_at_once_behind_the_others(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     (lease,) = await worker.lease()
@@ -75,7 +75,7 @@ async def test_a_second_snooze_of_the_same_attempt_gets_the_first_answer_and_mov
     assert (await header_of(engine, "a")).due == due
 
 
-async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engine: Engine) -> None:
+async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, ("a", "done", "spoilt", "b")))
     leases = await worker.lease(4)
@@ -87,7 +87,7 @@ async def test_a_stale_or_spoilt_job_does_not_spoil_the_page_of_the_others(engin
     assert await states(engine) == {"a": "scheduled", "done": "done", "spoilt": "dead", "b": "scheduled"}
 
 
-async def test_the_timer_is_told_and_it_is_counted_and_noted(engine: Engine, clock: Clock) -> None:
+async def test_snooze_wakes_the_timer_is_counted_and_adds_events(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     a, b = await worker.lease(2)

@@ -41,9 +41,7 @@ async def test_statistics_of_thousands_of_queues_stay_near_what_two_hours_need(e
     assert needed <= most <= 1.25 * needed
 
 
-async def test_each_call_looks_at_a_portion_and_as_many_are_made_as_the_time_asks_for(
-    engine: Engine, clock: Clock
-) -> None:
+async def test_a_sweep_reads_a_portion_in_each_call_in_proportion_to_the_time(engine: Engine, clock: Clock) -> None:
     await enqueue(engine, new_job("a"))
     client: Any = await raw(engine)
     for _ in range(10):

@@ -41,7 +41,7 @@ async def test_a_tick_makes_one_job_under_an_id_of_schedule_and_nominal_time(eng
     assert [lease.payload for lease in await worker.lease()] == [b"\xff"]
 
 
-async def test_whoever_comes_second_changes_nothing(engine: Engine, clock: Clock) -> None:
+async def test_a_second_tick_changes_nothing(engine: Engine, clock: Clock) -> None:
     spec = new_spec()
     await set_cron(engine, clock, "a", spec)
     expected = (await standing_of(engine, "a")).next
@@ -65,7 +65,7 @@ async def test_a_tick_whose_job_was_made_before_makes_no_second_one(engine: Engi
     assert len(await states(engine)) == 1
 
 
-async def test_by_the_servers_clock_it_is_refused_before_it_is_due(engine: Engine, clock: Clock) -> None:
+async def test_a_tick_before_its_time_is_refused_by_the_servers_clock(engine: Engine, clock: Clock) -> None:
     spec = new_spec(60_000, jitter=59_000)
     await set_cron(engine, clock, "a", spec)
     standing = await standing_of(engine, "a")
@@ -80,9 +80,7 @@ async def test_by_the_servers_clock_it_is_refused_before_it_is_due(engine: Engin
 @pytest.mark.parametrize(
     ("catch_up", "late", "made"), [("all", 5_400, 5), ("latest", 5_400, 1), ("none", 5_400, 1), ("all", 200_000, 50)]
 )
-async def test_missed_ticks_are_made_up_for_as_it_says(
-    engine: Engine, clock: Clock, catch_up: str, late: int, made: int
-) -> None:
+async def test_missed_ticks_follow_catch_up(engine: Engine, clock: Clock, catch_up: str, late: int, made: int) -> None:
     spec = new_spec(catch_up=catch_up)
     await set_cron(engine, clock, "a", spec)
     begin = clock()
@@ -94,7 +92,7 @@ async def test_missed_ticks_are_made_up_for_as_it_says(
     assert len(standing.history) == min(made + standing.missed, 10)
 
 
-async def test_none_leaves_out_what_is_long_past(engine: Engine, clock: Clock) -> None:
+async def test_catch_up_none_leaves_out_ticks_that_are_long_past(engine: Engine, clock: Clock) -> None:
     spec = new_spec(60_000, catch_up="none")
     await set_cron(engine, clock, "a", spec)
     nominal = (await standing_of(engine, "a")).next
@@ -147,7 +145,7 @@ async def test_overlap_queue_makes_them_one_after_the_other_and_timers_hear_of_e
     assert (await standing_of(engine, "a")).line == []
 
 
-async def test_a_line_is_bounded_and_what_is_over_waits_to_be_claimed(engine: Engine, clock: Clock) -> None:
+async def test_queued_ticks_are_bounded_and_the_rest_wait_to_be_claimed(engine: Engine, clock: Clock) -> None:
     spec = new_spec(overlap="queue", catch_up="all")
     await set_cron(engine, clock, "a", spec)
     clock.advance(500_000)
@@ -189,7 +187,9 @@ async def test_a_delay_of_its_jobs_comes_on_top(engine: Engine, clock: Clock) ->
     assert (header.state, header.due) == ("scheduled", clock() + 500)
 
 
-async def test_what_is_gone_changed_or_paused_is_answered_so(engine: Engine, clock: Clock) -> None:
+async def test_a_tick_of_a_removed_changed_or_paused_schedule_is_refused_with_the_reason(
+    engine: Engine, clock: Clock
+) -> None:
     ticks = Ticks([], 0, 1, 1)
     assert await engine.tick("a", new_spec(), -1, ticks) == ("missing", 0)
     await set_cron(engine, clock, "a", new_spec())

@@ -30,7 +30,7 @@ async def test_waiting_jobs_change_queues_and_keep_their_order_and_state(engine:
     }
 
 
-async def test_what_does_not_wait_stays(engine: Engine) -> None:
+async def test_transfer_leaves_a_job_that_does_not_wait(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("running"), new_job("cancelled", queue="other"))
     await worker.lease()

@@ -94,7 +94,7 @@ async def test_an_ordered_lane_stays_one_at_a_time_whatever_is_set(engine: Engin
     assert len(await worker.lease(9)) == 1
 
 
-async def test_sleeping_workers_are_told_and_it_is_an_event(engine: Engine) -> None:
+async def test_tune_wakes_idle_workers_and_adds_an_event(engine: Engine) -> None:
     sleeper = await TestWorker(engine, "sleeper").register()
     await engine.tune("lock:t", paused=True)
     await enqueue(engine, new_job("a", lanes=["lock:t"]))
@@ -105,7 +105,7 @@ async def test_sleeping_workers_are_told_and_it_is_an_event(engine: Engine) -> N
     assert ("tune", "", "lock:t") in await happened(engine)
 
 
-async def test_what_nobody_uses_can_be_set_beforehand_and_leaves_nothing_after_a_reset(engine: Engine) -> None:
+async def test_a_lane_that_is_not_in_use_can_be_set_and_leaves_nothing_after_a_reset(engine: Engine) -> None:
     await engine.tune("lane:later", limit=3, paused=True)
     await engine.tune("lane:later", limit=-1, paused=False)
     client = await raw(engine)
@@ -130,7 +130,7 @@ async def test_a_paused_task_holds_its_jobs_and_no_others(engine: Engine) -> Non
     assert set((await states(engine)).values()) == {"held", "running"}
 
 
-async def test_its_jobs_go_on_in_their_order_when_it_does(engine: Engine) -> None:
+async def test_the_jobs_of_a_resumed_task_go_on_in_their_order(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await engine.tune("task:tasks:run", paused=True)
     await enqueue(engine, *(new_job(f"job{n:02}") for n in range(12)), new_job("locked", lanes=["lock:t", ORDERED]))
@@ -162,7 +162,7 @@ async def test_lost_limits_do_not_keep_a_task_halted(engine: Engine) -> None:
     await reconcile(engine)
 
 
-async def test_what_lease_goes_by_is_rebuilt(engine: Engine) -> None:
+async def test_the_list_of_paused_tasks_is_rebuilt(engine: Engine) -> None:
     await engine.tune("task:tasks:run", paused=True)
     await (await raw(engine)).hdel(engine.keys("meta"), "halted")
     assert [finding.rule for finding in await audit(engine)] == ["halted"]

@@ -29,7 +29,7 @@ async def _alive(engine: Engine, clients: Sequence[str]) -> AsyncIterator[None]:
         yield
 
 
-async def test_clients_that_are_gone_make_way_for_those_who_come(engine: Engine) -> None:
+async def test_clients_that_are_gone_make_room_for_new_ones(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     async with listening(engine, engine.keys.mailbox("there")) as mailbox:
         await engine.watch("there", ["a"])
@@ -40,7 +40,7 @@ async def test_clients_that_are_gone_make_way_for_those_who_come(engine: Engine)
         assert await mailbox.letters() == ["end\x1fa"]
 
 
-async def test_more_than_a_list_has_room_for_are_told_by_one_letter_to_all(engine: Engine) -> None:
+async def test_more_clients_than_a_list_holds_get_one_message_to_all(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     clients = [f"client-{n}" for n in range(MOST + 10)]
     async with (
@@ -60,7 +60,7 @@ async def test_more_than_a_list_has_room_for_are_told_by_one_letter_to_all(engin
         assert await _names(engine, "a") == []
 
 
-async def test_those_who_wait_for_a_batch_are_bounded_likewise(engine: Engine) -> None:
+async def test_the_list_of_clients_that_wait_for_a_batch_is_bounded(engine: Engine) -> None:
     await open_batch(engine, "b", new_job("a"), then=False)
     for n in range(3 * MOST):
         await engine.watch_batch(f"gone-{n}", "b")
@@ -85,7 +85,7 @@ async def test_timers_that_wait_for_a_tick_are_never_taken_out(engine: Engine) -
         assert await mailbox.letters() == ["end\x1fa"]
 
 
-async def test_one_script_sends_a_bounded_number_of_letters(engine: Engine, clock: Clock) -> None:
+async def test_a_script_sends_a_bounded_number_of_messages(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     ids = [f"j{n:02}" for n in range(PAGE)]
     await enqueue(engine, *map(new_job, ids))
@@ -104,7 +104,7 @@ async def test_one_script_sends_a_bounded_number_of_letters(engine: Engine, cloc
         assert await one.letters() == []
 
 
-async def test_a_result_arrives_where_all_are_told_at_once(real_engine: Engine) -> None:
+async def test_a_result_arrives_by_the_message_to_all(real_engine: Engine) -> None:
     engine = real_engine
     await enqueue(engine, new_job("a"))
     waiter = Waiter(engine)

@@ -5,7 +5,7 @@ from tests.conftest import Clock
 from tests.engine.factories import TestWorker, enqueue, listening, new_job, raw
 
 
-async def test_as_many_sleepers_are_woken_as_jobs_came(engine: Engine) -> None:
+async def test_enqueue_wakes_as_many_idle_workers_as_jobs_came(engine: Engine) -> None:
     for name in ("w1", "w2", "w3"):
         await (await TestWorker(engine, name).register()).lease()
     box = engine.keys.mailbox
@@ -23,7 +23,7 @@ async def test_as_many_sleepers_are_woken_as_jobs_came(engine: Engine) -> None:
         assert sorted(a + b for a, b in zip(letters, more, strict=True)) == [["work"]] * 3
 
 
-async def test_only_workers_of_the_queue_are_woken_and_its_own_before_those_of_all(engine: Engine) -> None:
+async def test_workers_of_the_queue_are_woken_before_workers_of_all_queues(engine: Engine) -> None:
     for name, queues in (("all", ("*",)), ("mail", ("mail",)), ("sms", ("sms",))):
         await (await TestWorker(engine, name, queues).register()).lease()
     box = engine.keys.mailbox
@@ -38,7 +38,7 @@ async def test_only_workers_of_the_queue_are_woken_and_its_own_before_those_of_a
         assert [await everything.letters(), await mail.letters(), await sms.letters()] == [["work"], [], []]
 
 
-async def test_a_sleeper_that_nobody_listens_for_is_passed_over(engine: Engine) -> None:
+async def test_an_idle_worker_without_a_subscription_is_passed_over(engine: Engine) -> None:
     for name in ("a-deaf", "b-deaf", "c-awake"):
         await (await TestWorker(engine, name).register()).lease()
     async with listening(engine, engine.keys.mailbox("c-awake")) as mailbox:
@@ -46,7 +46,7 @@ async def test_a_sleeper_that_nobody_listens_for_is_passed_over(engine: Engine) 
         assert await mailbox.letters() == ["work"]
 
 
-async def test_a_scheduled_job_wakes_nobody(engine: Engine) -> None:
+async def test_a_scheduled_job_wakes_no_worker(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await worker.lease()
     async with listening(engine, engine.keys.mailbox(worker.name)) as mailbox:
@@ -54,7 +54,7 @@ async def test_a_scheduled_job_wakes_nobody(engine: Engine) -> None:
         assert await mailbox.letters() == []
 
 
-async def test_the_timer_is_told_when_something_is_due_or_expires_earlier_than_was_known(
+async def test_the_timer_is_woken_when_a_job_is_due_or_expires_earlier_than_was_known(
     engine: Engine, clock: Clock
 ) -> None:
     async with listening(engine, engine.keys.timer) as timer:
@@ -68,7 +68,7 @@ async def test_the_timer_is_told_when_something_is_due_or_expires_earlier_than_w
         assert await timer.letters() == []
 
 
-async def test_a_worker_that_lies_down_after_none_slept_is_woken(engine: Engine) -> None:
+async def test_a_worker_that_becomes_idle_after_none_was_is_woken(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     assert await worker.lease() == []
     async with listening(engine, engine.keys.mailbox(worker.name)) as box:

@@ -63,7 +63,7 @@ ENDS = (_complete, _bury, _cancel, _release_cancelled, _expire, _lease_too_late,
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_whatever_ends_a_job_tells_those_who_wait_for_it(engine: Engine, clock: Clock, end: End) -> None:
+async def test_every_end_of_a_job_is_published_to_the_waiting_clients(engine: Engine, clock: Clock, end: End) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", expires=60_000))
     assert await engine.watch("client", ["a"]) == [Watched("ready", None, b"", [])]
@@ -73,7 +73,7 @@ async def test_whatever_ends_a_job_tells_those_who_wait_for_it(engine: Engine, c
         assert (await header_of(engine, "a")).state in {"done", "dead", "cancelled"}
 
 
-async def test_what_has_finished_is_answered_with_all_that_is_known(engine: Engine) -> None:
+async def test_watch_of_a_finished_job_answers_its_outcome(engine: Engine) -> None:
     await populate(engine)
     done, dead, missing = await engine.watch("client", ["done", "dead", "never-was"])
     assert done == Watched("done", await header_of(engine, "done"), b"result", [])
@@ -84,7 +84,7 @@ async def test_what_has_finished_is_answered_with_all_that_is_known(engine: Engi
     assert missing == Watched("missing", None, b"", [])
 
 
-async def test_only_unfinished_jobs_are_watched_and_nothing_else_changes(engine: Engine) -> None:
+async def test_watch_registers_only_for_unfinished_jobs(engine: Engine) -> None:
     await populate(engine)
     before = await dump(engine)
     ids = ["ready", "scheduled", "running", "cancelling", "done", "dead", "cancelled", "tomb", "never-was"]
@@ -117,7 +117,7 @@ async def test_a_retry_a_release_and_a_snooze_are_no_end(engine: Engine) -> None
         assert await mailbox.letters() == []
 
 
-async def test_each_client_gets_one_letter_with_all_that_ended_in_one_call(engine: Engine) -> None:
+async def test_a_client_gets_one_message_with_all_jobs_that_ended_in_one_call(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *map(new_job, "abc"))
     await engine.watch("client-1", ["a", "b"])
@@ -132,7 +132,7 @@ async def test_each_client_gets_one_letter_with_all_that_ended_in_one_call(engin
         assert await second.letters() == ["end\x1fb\x1fc"]
 
 
-async def test_watching_twice_tells_once_and_never_again(engine: Engine) -> None:
+async def test_a_client_that_watches_twice_gets_one_message(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     for _ in range(3):
@@ -145,7 +145,7 @@ async def test_watching_twice_tells_once_and_never_again(engine: Engine) -> None
         assert await mailbox.letters() == []
 
 
-async def test_a_job_that_was_lost_is_told_by_mending(engine: Engine) -> None:
+async def test_reconcile_reports_lost_jobs_to_the_waiting_clients(engine: Engine) -> None:
     await enqueue(engine, new_job("spoilt"), new_job("gone"))
     await engine.watch("client", ["spoilt", "gone"])
     client = await raw(engine)
@@ -157,7 +157,7 @@ async def test_a_job_that_was_lost_is_told_by_mending(engine: Engine) -> None:
         assert sorted(await mailbox.letters()) == ["end\x1fgone", "end\x1fspoilt"]
 
 
-async def test_mending_leaves_those_who_wait_for_unfinished_jobs(engine: Engine) -> None:
+async def test_reconcile_keeps_the_clients_that_wait_for_unfinished_jobs(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     await engine.watch("client", ["a"])
     async with listening(engine, engine.keys.mailbox("client")) as mailbox:

@@ -31,7 +31,7 @@ async def test_an_answer_is_bounded_in_bytes(engine: Engine) -> None:
     assert len(page.members) == 2
 
 
-async def test_a_reader_is_told_once_that_there_is_more(engine: Engine) -> None:
+async def test_a_reader_gets_one_message_that_there_is_more(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     async with listening(engine, engine.keys.mailbox("client")) as mailbox:
         await open_batch(engine, "b", new_job("a"), new_job("c"))

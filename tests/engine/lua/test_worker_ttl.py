@@ -31,7 +31,7 @@ ORDERS = [("short", "long"), ("long", "short")]
 
 @pytest.mark.parametrize("order", ORDERS, ids=" first, then ".join)
 @pytest.mark.parametrize("silence", [SHORT // 2 + 1, 12_000, 14_000, 20_000, 1_000_000])
-async def test_after_a_silence_nobody_is_taken_for_dead_whoever_speaks_first(
+async def test_no_worker_is_taken_for_dead_after_a_silence_whichever_is_heard_first(
     engine: Engine, clock: Clock, order: tuple[str, str], silence: int
 ) -> None:
     lives = {"short": SHORT, "long": LONG}
@@ -45,7 +45,7 @@ async def test_after_a_silence_nobody_is_taken_for_dead_whoever_speaks_first(
     assert await states(engine) == {"short": "running", "long": "running"}
 
 
-async def test_a_silence_counts_for_each_worker_by_its_own_life(engine: Engine, clock: Clock) -> None:
+async def test_a_silence_is_measured_by_the_lease_of_each_worker(engine: Engine, clock: Clock) -> None:
     for name, life in (("short", SHORT), ("long", LONG)):
         await _busy(engine, name, life)
     clock.advance(100_000)
@@ -65,7 +65,7 @@ async def test_a_silence_counts_for_each_worker_by_its_own_life(engine: Engine, 
 
 
 @pytest.mark.parametrize("others", [1, 250])
-async def test_pauses_of_those_that_live_longer_never_keep_a_dead_worker_alive(
+async def test_pauses_of_workers_with_long_leases_keep_no_dead_worker_alive(
     engine: Engine, clock: Clock, others: int
 ) -> None:
     for n in range(others):
@@ -82,7 +82,7 @@ async def test_pauses_of_those_that_live_longer_never_keep_a_dead_worker_alive(
     assert [node.worker for node in await Views(engine).workers()] == ["long"]
 
 
-async def test_a_dead_worker_with_a_long_life_is_reaped_though_others_live_shorter(
+async def test_a_dead_worker_with_a_long_lease_is_reaped_while_others_have_short_ones(
     engine: Engine, clock: Clock
 ) -> None:
     await _busy(engine, "dead", LONG)
@@ -94,7 +94,7 @@ async def test_a_dead_worker_with_a_long_life_is_reaped_though_others_live_short
     assert await states(engine) == {"dead": "ready", "short": "running"}
 
 
-async def test_a_worker_that_registers_again_has_the_life_that_it_said_last(engine: Engine, clock: Clock) -> None:
+async def test_a_worker_that_registers_again_has_the_lease_that_it_named_last(engine: Engine, clock: Clock) -> None:
     await engine.register("w", LONG)
     await _busy(engine, "w", SHORT)
     assert await (await raw(engine)).zscore(engine.keys("lives"), "w") == SHORT
@@ -108,7 +108,7 @@ async def test_a_worker_that_registers_again_has_the_life_that_it_said_last(engi
     assert await states(engine) == {"w": "ready"}
 
 
-async def test_the_life_of_a_worker_is_forgotten_with_it(engine: Engine) -> None:
+async def test_the_lease_of_a_worker_is_forgotten_with_it(engine: Engine) -> None:
     for name in ("retired", "reaped", "there"):
         await engine.register(name, LONG)
     await engine.retire("retired")
@@ -116,7 +116,9 @@ async def test_the_life_of_a_worker_is_forgotten_with_it(engine: Engine) -> None
     assert await (await raw(engine)).zrange(engine.keys("lives"), 0, -1) == [b"there", b""]
 
 
-async def test_a_worker_whose_life_was_lost_is_judged_by_that_of_whoever_looks(engine: Engine, clock: Clock) -> None:
+async def test_a_worker_whose_stored_lease_was_lost_is_judged_by_that_of_the_caller(
+    engine: Engine, clock: Clock
+) -> None:
     await _busy(engine, "w", SHORT)
     await engine.register("other", SHORT)
     await (await raw(engine)).zrem(engine.keys("lives"), "w")
@@ -153,7 +155,7 @@ async def test_a_clock_that_steps_back_keeps_no_dead_worker_alive(engine: Engine
     assert await states(engine) == {"dead": "ready", "idle": "running", "long": "running"}
 
 
-async def test_after_a_step_back_thousands_of_workers_live_no_longer_than_their_lives(
+async def test_thousands_of_workers_live_no_longer_than_their_lease_after_a_step_back(
     engine: Engine, clock: Clock
 ) -> None:
     await engine.register("w", SHORT)

@@ -16,7 +16,7 @@ async def test_an_empty_namespace_has_nothing_to_show(engine: Engine) -> None:
     assert await views.last_event() == b""
 
 
-async def test_looking_changes_nothing(engine: Engine) -> None:
+async def test_reading_changes_nothing(engine: Engine) -> None:
     await populate(engine)
     before = await dump(engine)
     views = Views(engine)

@@ -45,7 +45,7 @@ async def rare_ones(engine: Engine, ids: str) -> list[str]:
     return [job_id for job_id in ids if is_rare(await record_of(engine, job_id))]
 
 
-async def test_a_job_with_a_lock_says_nothing_rare_until_it_fails(engine: Engine, clock: Clock) -> None:
+async def test_a_job_with_a_lock_stores_no_rare_field_until_it_fails(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, lanes=["lock:t"], payload=name.encode()) for name in "ab"))
     assert await rare_ones(engine, "ab") == []
@@ -67,7 +67,7 @@ async def test_a_job_with_a_lock_says_nothing_rare_until_it_fails(engine: Engine
     assert (record.payload, record.header.failures) == (b"b", 1)
 
 
-async def test_a_member_of_a_batch_says_nothing_rare_either(engine: Engine) -> None:
+async def test_a_member_of_a_batch_stores_no_rare_field(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await engine.open_batch(new_batch("b1", priority=7, limit=1))
     await enqueue(engine, new_job("a", batch="b1"), new_job("b", batch="b1", payload=b"." * 300))
@@ -96,7 +96,7 @@ async def cut_each(engine: Engine, names: list[str]) -> None:
     "fields", [{}, {"lanes": [lane("wide", 1000)]}, {"batch": "b1"}], ids=["plain", "laned", "member"]
 )
 @pytest.mark.parametrize("odd", [0, 1])
-async def test_wherever_a_running_job_is_cut_off_others_of_its_page_are_completed(
+async def test_a_truncated_running_job_does_not_keep_others_from_being_completed(
     engine: Engine, fields: dict[str, Any], odd: int
 ) -> None:
     worker = await TestWorker(engine).register()
@@ -114,7 +114,7 @@ async def test_wherever_a_running_job_is_cut_off_others_of_its_page_are_complete
     await reconcile(engine)
 
 
-async def test_wherever_waiting_jobs_are_cut_off_their_lock_goes_to_the_next(engine: Engine) -> None:
+async def test_a_lock_passes_over_truncated_waiting_jobs(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     names = [f"{n:03}" for n in range(PAGE)]
     await enqueue(engine, *(new_job(name, lanes=["lock:t"], payload=b".") for name in names))
@@ -128,7 +128,7 @@ async def test_wherever_waiting_jobs_are_cut_off_their_lock_goes_to_the_next(eng
 
 
 @pytest.mark.parametrize("spoilt", [b"lock:", b"lo\x1f:t"], ids=["too short", "half a lane"])
-async def test_what_is_no_lane_stops_nobody(engine: Engine, clock: Clock, spoilt: bytes) -> None:
+async def test_a_damaged_lane_in_a_record_delays_no_other_job(engine: Engine, clock: Clock, spoilt: bytes) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(name, lanes=["lock:t"]) for name in "abc"), new_job("d", lanes=["lock:u"]))
     a, d = await worker.lease(2)
@@ -147,7 +147,7 @@ async def test_what_is_no_lane_stops_nobody(engine: Engine, clock: Clock, spoilt
     await reconcile(engine)
 
 
-async def test_jobs_whose_record_is_cut_off_are_left_out_of_what_people_ask_for(engine: Engine) -> None:
+async def test_truncated_jobs_are_left_out_of_lists(engine: Engine) -> None:
     await enqueue(engine, new_job("good"), new_job("bad"))
     await cut_each(engine, ["bad"])
     assert [job.id async for job in Listing(engine).each(Filter(), contents=True)] == ["good"]
@@ -156,14 +156,14 @@ async def test_jobs_whose_record_is_cut_off_are_left_out_of_what_people_ask_for(
 
 
 @pytest.mark.parametrize("rot", [(b"??", b"\xff\xff"), (b"\x1f", b".")], ids=["no text", "no label"])
-def test_a_worker_is_told_of_a_job_whose_label_cannot_be_read_and_gets_the_others(rot: tuple[bytes, bytes]) -> None:
+def test_a_worker_gets_the_other_jobs_when_a_label_cannot_be_read(rot: tuple[bytes, bytes]) -> None:
     good = write(Header(state="running", task="??", queue="q", claim="w", started=1, fence=1, size=1), b".")
     leased = read_leased([b"ok", 0, b"bad", good.replace(*rot), b"", b"good", good, b""])
     assert [lease.id for lease in leased.leases] == ["good"]
     assert leased.unreadable == ("bad",)
 
 
-async def test_an_empty_payload_is_one_wherever_it_is_kept(engine: Engine) -> None:
+async def test_an_empty_payload_is_kept_inside_and_outside_of_a_record(engine: Engine) -> None:
     await enqueue(engine, new_job("inside", payload=b""), new_job("apart", payload=b"", unique="u"))
     for name in ("inside", "apart"):
         record = await Views(engine).job(name)
@@ -322,7 +322,7 @@ async def twins(request: pytest.FixtureRequest, single: Server) -> AsyncIterator
     await made.end()
 
 
-async def test_whatever_happens_to_them_jobs_with_and_without_a_header_fare_alike(twins: Twins) -> None:
+async def test_random_calls_treat_jobs_with_and_without_rare_fields_the_same(twins: Twins) -> None:
     await twins.begin()
     for _ in range(60):
         await twins.step()

@@ -75,7 +75,7 @@ async def test_the_scripts_write_what_python_writes_and_both_read_it(engine: Eng
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_producer_packs_is_read_as_it_was(seed: int) -> None:
+def test_a_header_that_a_producer_packs_is_read_unchanged(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(50):
         fields = {
@@ -86,7 +86,7 @@ def test_what_a_producer_packs_is_read_as_it_was(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_wherever_a_record_is_cut_or_grows_both_refuse_it(engine: Engine, seed: int) -> None:
+async def test_the_scripts_and_python_refuse_a_record_that_was_cut_or_grew(engine: Engine, seed: int) -> None:
     header = drawn(random.Random(seed))
     record = write(header, payload_of(header))
     text = with_record("return decode(ARGV[1]) and 1 or 0")
@@ -97,7 +97,7 @@ async def test_wherever_a_record_is_cut_or_grows_both_refuse_it(engine: Engine, 
             read_header(damaged)
 
 
-async def test_what_only_another_version_knows_is_carried_through(engine: Engine) -> None:
+async def test_fields_that_only_another_version_knows_are_carried_through(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b"))
     client: Any = await raw(engine)
@@ -138,7 +138,7 @@ _RAW = re.compile(
 _OTHER_FORMS = {"lanes.lua", "owners.lua", "locks.lua", "memo.lua", "batches.lua", "ends.lua"}
 
 
-def test_only_the_declaration_knows_a_number_of_the_record() -> None:
+def test_the_declaration_alone_has_the_numbers_of_the_record() -> None:
     found = {}
     for file in LUA.rglob("*.lua"):
         code = "\n".join(line.partition("--")[0] for line in file.read_text("utf-8").splitlines())

@@ -154,7 +154,7 @@ BROKEN: list[tuple[str, str, Break]] = [
 
 
 @pytest.mark.parametrize(("rule", "break_it"), [(rule, how) for rule, _, how in BROKEN], ids=[row[1] for row in BROKEN])
-async def test_what_is_broken_is_found_by_its_rule_and_no_other(engine: Engine, rule: str, break_it: Break) -> None:
+async def test_each_damage_is_found_by_its_rule_and_no_other(engine: Engine, rule: str, break_it: Break) -> None:
     await populate(engine)
     await TestWorker(engine, "apprentice", ("empty",), ("a",)).register()
     await TestWorker(engine, "master", ("empty",), ("a", "b")).register()
@@ -174,7 +174,7 @@ async def test_a_namespace_without_its_meta_is_not(engine: Engine) -> None:
     assert await audit(engine) != []
 
 
-async def test_one_unreadable_header_hides_no_other_finding(engine: Engine) -> None:
+async def test_an_unreadable_header_hides_no_other_finding(engine: Engine) -> None:
     await populate(engine)
     await spoil(engine, "ready")
     await (await raw(engine)).hdel(engine.keys("payloads"), "running")
@@ -193,7 +193,7 @@ async def test_every_key_is_looked_at(engine: Engine) -> None:
     assert await audit(engine) == []
 
 
-async def test_it_changes_nothing(engine: Engine) -> None:
+async def test_audit_changes_nothing(engine: Engine) -> None:
     await populate(engine)
     client = await raw(engine)
     before = {key: await client.dump(key) for key in engine.all_keys()}

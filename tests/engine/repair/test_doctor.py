@@ -57,7 +57,7 @@ async def test_a_sound_namespace_is_healthy(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-async def test_a_key_that_is_deleted_is_named_and_mended(engine: Engine, name: str) -> None:
+async def test_a_key_that_is_deleted_is_named_and_repaired(engine: Engine, name: str) -> None:
     await _full(engine)
     before = await states(engine)
     await (await raw(engine)).delete(engine.keys(name))
@@ -85,7 +85,7 @@ async def test_a_key_that_is_deleted_is_named_and_mended(engine: Engine, name: s
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-async def test_a_key_of_another_type_is_named_and_mended(engine: Engine, name: str) -> None:
+async def test_a_key_of_another_type_is_named_and_repaired(engine: Engine, name: str) -> None:
     await _full(engine)
     client, key = await raw(engine), engine.keys(name)
     await client.delete(key)
@@ -101,7 +101,7 @@ async def test_a_key_of_another_type_is_named_and_mended(engine: Engine, name: s
 
 
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"meta", "events", "stats", "limits", "queues", "retired"}))
-async def test_what_does_not_belong_in_a_key_is_named_and_taken_out(engine: Engine, name: str) -> None:
+async def test_a_foreign_entry_of_a_key_is_named_and_removed(engine: Engine, name: str) -> None:
     await _full(engine)
     before = await states(engine)
     client, key = await raw(engine), engine.keys(name)
@@ -128,7 +128,7 @@ async def test_a_lost_wake_up_or_counter_is_restored(engine: Engine) -> None:
     assert wrong(await examine(engine)) == []
 
 
-async def test_tasks_that_nobody_knows_are_named(engine: Engine) -> None:
+async def test_tasks_that_no_worker_knows_are_named(engine: Engine) -> None:
     await enqueue(engine, new_job("a", task="tasks:old"), new_job("b", task="tasks:new"))
     assert [one.rule for one in (await examine(engine)).findings if one.level == "wrong"] == []
     await engine.register("w", 10_000, json.dumps({"tasks": ["tasks:new"]}), ["*"])
@@ -147,7 +147,7 @@ async def test_orphaned_schedules_and_disagreeing_lanes_are_named(engine: Engine
     assert found == {("orphan", "nightly"), ("lane", "few")}
 
 
-async def test_a_batch_that_is_open_is_told_as_advice(engine: Engine) -> None:
+async def test_an_open_batch_is_advice(engine: Engine) -> None:
     await open_batch(engine, "b1", new_job("a"))
     await open_batch(engine, "b2")
     await engine.seal_batch("b2")
@@ -158,7 +158,7 @@ async def test_a_batch_that_is_open_is_told_as_advice(engine: Engine) -> None:
     assert finding.todo.endswith("penstock batch seal b1")
 
 
-async def test_another_layout_is_named_and_left_alone(engine: Engine) -> None:
+async def test_a_namespace_of_another_layout_is_named_and_left_alone(engine: Engine) -> None:
     await _full(engine)
     client = await raw(engine)
     await client.hset(engine.keys("meta"), "schema", "99")
@@ -167,7 +167,7 @@ async def test_another_layout_is_named_and_left_alone(engine: Engine) -> None:
     await client.hset(engine.keys("meta"), "schema", "1")
 
 
-async def test_a_queue_that_nobody_serves_and_a_server_without_aof_are_advice(engine: Engine) -> None:
+async def test_a_queue_without_workers_and_a_server_without_aof_are_advice(engine: Engine) -> None:
     await enqueue(engine, new_job("a", queue="lonely"))
     found = await examine(engine)
     assert found.healthy
@@ -200,7 +200,7 @@ async def test_a_busy_system_is_healthy(url: str) -> None:
     await app.aclose()
 
 
-async def test_what_a_lane_counts_is_held_against_its_entries_at_one_moment(engine: Engine) -> None:
+async def test_the_counts_of_a_lane_are_compared_with_its_entries_at_one_moment(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     few = lane("few", 2)
     await enqueue(engine, *(new_job(f"{queue}{n}", queue=queue, lanes=[few]) for queue in "xy" for n in range(12)))
@@ -218,7 +218,7 @@ async def test_what_a_lane_counts_is_held_against_its_entries_at_one_moment(engi
         assert not await miscounts(engine, "lane:few")
 
 
-async def test_nothing_stored_is_healthy(engine: Engine) -> None:
+async def test_an_empty_namespace_is_healthy(engine: Engine) -> None:
     assert (await examine(engine)).healthy
     assert await Views(engine).counts() == {}
 

@@ -32,7 +32,7 @@ from tests.engine.factories import (
 REBUILT = sorted(KINDS.keys() - {"jobs", "payloads", "meta", "workers", "nodes"})
 
 
-async def test_nothing_is_mended_where_nothing_is_wrong(engine: Engine) -> None:
+async def test_reconcile_changes_nothing_in_a_sound_namespace(engine: Engine) -> None:
     await populate(engine)
     assert await reconcile(engine) == 0
     before = await dump(engine)
@@ -80,7 +80,7 @@ async def test_a_lost_key_is_rebuilt_for_lanes_and_no_slot_is_lost_or_taken_twic
     assert await reconcile(engine) == 0
 
 
-async def test_nothing_is_mended_where_nothing_is_wrong_with_lanes(engine: Engine) -> None:
+async def test_reconcile_changes_nothing_in_a_sound_namespace_with_lanes(engine: Engine) -> None:
     await populate_lanes(engine)
     assert await reconcile(engine) == 0
     before = await dump(engine)
@@ -112,7 +112,7 @@ async def test_workers_that_were_lost_are_back_when_they_register_again(engine: 
     assert await engine.release(worker.name, [("running", 2)]) == ["ok"]
 
 
-async def test_without_payloads_what_waits_is_dead_and_says_why(engine: Engine) -> None:
+async def test_waiting_jobs_that_lost_their_payloads_are_dead_with_the_reason(engine: Engine) -> None:
     await populate(engine)
     before = await states(engine)
     await (await raw(engine)).delete(engine.keys("payloads"))
@@ -124,7 +124,7 @@ async def test_without_payloads_what_waits_is_dead_and_says_why(engine: Engine) 
     await (await raw(engine)).delete(*engine.all_keys())
 
 
-async def test_without_headers_and_payloads_nothing_of_the_jobs_is_left_behind(engine: Engine) -> None:
+async def test_jobs_that_lost_record_and_payload_leave_nothing_behind(engine: Engine) -> None:
     await populate(engine)
     ids = await states(engine)
     for part in ("jobs", "payloads"):
@@ -134,7 +134,7 @@ async def test_without_headers_and_payloads_nothing_of_the_jobs_is_left_behind(e
     assert await states(engine) == {}
 
 
-async def test_all_indexes_lost_at_once_are_rebuilt(engine: Engine) -> None:
+async def test_indexes_that_were_all_lost_at_once_are_rebuilt(engine: Engine) -> None:
     await populate(engine)
     before = await states(engine)
     client = await raw(engine)
@@ -145,7 +145,7 @@ async def test_all_indexes_lost_at_once_are_rebuilt(engine: Engine) -> None:
     assert await states(engine) == before
 
 
-async def test_what_was_rebuilt_works_as_before(engine: Engine, clock: Clock) -> None:
+async def test_rebuilt_indexes_work_as_before(engine: Engine, clock: Clock) -> None:
     worker = await populate(engine)
     await enqueue(engine, new_job("second"), new_job("first", priority=0))
     await (await raw(engine)).delete(*map(engine.keys, ("ready", "scheduled", "leases", "timers", "unique", "queues")))
@@ -211,7 +211,7 @@ async def test_a_wrong_time_in_an_index_is_put_right(engine: Engine, name: str) 
     assert await reconcile(engine) == 1
 
 
-async def test_a_stranger_in_the_place_of_a_unique_holder_gives_way(engine: Engine) -> None:
+async def test_a_foreign_holder_of_a_unique_key_is_replaced(engine: Engine) -> None:
     await populate(engine)
     await (await raw(engine)).hset(engine.keys("unique"), "u", "ghost")
     assert await reconcile(engine) == 2
@@ -233,7 +233,7 @@ ROTTEN = {
 
 @pytest.mark.parametrize("rot", ROTTEN.values(), ids=ROTTEN)
 @pytest.mark.parametrize("payload", [b"bytes", LARGE], ids=["small", "large"])
-async def test_of_a_record_that_cannot_be_read_its_payload_or_what_is_left_goes_to_the_dead(
+async def test_the_payload_or_the_rest_of_an_unreadable_record_is_kept_in_a_dead_job(
     engine: Engine, rot: bytes, payload: bytes
 ) -> None:
     worker = await TestWorker(engine).register()
@@ -263,7 +263,7 @@ async def test_of_a_record_that_cannot_be_read_its_payload_or_what_is_left_goes_
         ("tomb", None),
     ],
 )
-async def test_a_spoilt_job_is_dead_or_without_a_payload_gone_whatever_it_was(
+async def test_a_damaged_job_is_dead_or_without_a_payload_gone_whatever_it_was(
     engine: Engine, job_id: str, state: str | None
 ) -> None:
     await populate(engine)
@@ -278,7 +278,7 @@ async def test_a_spoilt_job_is_dead_or_without_a_payload_gone_whatever_it_was(
 # Counts
 
 
-async def test_counts_are_set_to_what_there_is(engine: Engine) -> None:
+async def test_counts_are_set_to_the_number_of_jobs(engine: Engine) -> None:
     await populate(engine)
     right = await Views(engine).counts()
     client = await raw(engine)
@@ -296,7 +296,7 @@ def _without_zeros(counts: dict[str, dict[str, int]]) -> dict[str, dict[str, int
     return {queue: {state: n for state, n in row.items() if n} for queue, row in counts.items()}
 
 
-async def test_recount_sets_nothing_if_something_moved_meanwhile(engine: Engine) -> None:
+async def test_recount_sets_nothing_if_a_job_moved_meanwhile(engine: Engine) -> None:
     await enqueue(engine, new_job())
     last = await Views(engine).last_event()
     await enqueue(engine, new_job())
@@ -309,7 +309,7 @@ async def test_recount_sets_nothing_if_something_moved_meanwhile(engine: Engine)
 # Pages, and a system that is in use
 
 
-async def test_a_large_part_is_mended_page_by_page(engine: Engine) -> None:
+async def test_a_large_namespace_is_repaired_page_by_page(engine: Engine) -> None:
     for _ in range(1_200 // PAGE):
         await engine.enqueue([new_job() for _ in range(PAGE)])
     total = 1_200 // PAGE * PAGE
@@ -321,7 +321,7 @@ async def test_a_large_part_is_mended_page_by_page(engine: Engine) -> None:
     assert mended + await reconcile(engine) == total
 
 
-async def test_mending_leaves_running_jobs_to_their_workers(engine: Engine) -> None:
+async def test_reconcile_leaves_running_jobs_to_their_workers(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     a, b = await worker.lease(2)
@@ -338,7 +338,7 @@ async def test_an_empty_namespace_is_made_and_in_order(engine: Engine) -> None:
     assert await audit(engine) == []
 
 
-async def test_it_mends_with_the_production_scripts_too(real_engine: Engine) -> None:
+async def test_reconcile_works_with_the_production_scripts(real_engine: Engine) -> None:
     await populate(real_engine)
     before = await states(real_engine)
     client = await raw(real_engine)

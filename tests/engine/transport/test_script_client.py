@@ -108,7 +108,7 @@ async def test_a_pipeline_answers_each_call_in_its_place(engine: Engine) -> None
     assert calls[2].decode(answers[2]) == ["done", "cancelling"]
 
 
-async def test_nothing_to_send_is_nothing_answered(engine: Engine) -> None:
+async def test_an_empty_pipeline_gets_no_answers(engine: Engine) -> None:
     assert await engine.script_client.together() == []
 
 
@@ -171,7 +171,7 @@ async def test_a_namespace_that_vanished_is_made_again_by_the_next_call(engine: 
     assert await states(engine) == {"a": "ready"}
 
 
-async def test_after_flushall_workers_register_again_and_go_on(own: Server) -> None:
+async def test_workers_register_again_after_flushall_and_go_on(own: Server) -> None:
     async with opened(own.url) as engine:
         await populate(engine)
         own.client().flushall()
@@ -276,7 +276,7 @@ async def test_a_call_whose_reply_was_lost_is_answered_as_if_it_were_the_first(
 
 # A second prune goes on where the first ended: tombstones that it made itself may be old enough to go.
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {*ANSWERED_ALIKE, "prune"}))
-async def test_any_other_call_whose_reply_was_lost_has_happened_once(single: Server, proxy: Proxy, verb: str) -> None:
+async def test_a_call_whose_reply_was_lost_is_executed_once(single: Server, proxy: Proxy, verb: str) -> None:
     stored = []
     for url in (single.url, proxy.url):
         clock = Clock()

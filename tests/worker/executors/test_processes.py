@@ -82,7 +82,7 @@ async def _is_put_off(crew: Crew, job: object) -> bool:
     return bool(header.state == "scheduled" and header.reason == "no_process")
 
 
-async def test_another_process_starts_jobs_when_the_first_one_was_killed(crew: Crew) -> None:
+async def test_a_new_fork_server_starts_jobs_when_the_first_one_was_killed(crew: Crew) -> None:
     supervisor = await crew.started("-c", "4")
     await (await crew.tasks.looks.enqueue()).result(timeout=30)
     (template,) = [pid for pid in tree(supervisor.pid) if b"penstock.worker.executors.fork_server" in _command(pid)]
