@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from penstock.engine.record.record import read_new
 from penstock.model.schedule import ScheduleSpec, Standing, Ticks, job_of
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Crons:
             source=source,
             changed=self.model.now,
             overlap=spec.overlap,
-            task=spec.header.task,
-            queue=spec.header.queue,
+            task=spec.task,
+            queue=spec.queue,
             status="active" if standing.status == "orphaned" else standing.status,
         )
         self._stand(schedule, spec, standing)
@@ -139,9 +140,10 @@ class Crons:
     def _make(self, schedule: str, spec: ScheduleSpec, job_id: str) -> str:
         if job_id in self.model.jobs:
             return "made"
-        if self.model.holder(spec.header.unique):
+        header = read_new(spec.form)
+        if self.model.holder(header.unique):
             return "unique"
-        self.model.make(job_id, spec.header, spec.payload, f"cron {schedule}")
+        self.model.make(job_id, header, spec.payload, f"cron {schedule}")
         return "made"
 
     def _unfinished(self, job_id: str) -> bool:
