@@ -32,11 +32,12 @@ test: $(READY) ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not long and not integration'
 
 # Each verb of the engine, and what most programs use of the API: what a change breaks first.
-QUICK := tests/engine tests/api/test_enqueue.py tests/api/test_results.py tests/api/test_exports.py tests/test_docs.py
+API   := task enqueue enqueue_many unique results job
+QUICK := tests/engine $(API:%=tests/api/test_%.py) tests/model/test_codec.py tests/model/test_options.py tests/worker/test_run.py tests/test_exports.py tests/test_docs.py
 # These compare with a model, stop scripts at every step, wait for real time, or make thousands of jobs.
-SLOW  := model lanes_model batches_model abort growth by_letter full_server functions labels link promises reconcile set_cron silences sweep waits wide_lanes
+SLOW  := model lanes_model batches_model abort growth full_server functions delivery backoff script_client rare_fields lane_entry two_builds reconcile doctor dead_groups push set_cron worker_ttl sweep
 test-quick: $(READY) ## the tests of each verb and of the basics, about a minute
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long and not integration' $(QUICK) $(SLOW:%=--ignore-glob='tests/engine/test_%*')
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long and not integration' $(QUICK) $(SLOW:%=--ignore-glob='*/test_%.py')
 
 test-integrations: $(READY) ## what needs other software: the nodes of a cluster, pyright, schemathesis
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'integration and not long'

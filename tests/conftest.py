@@ -1,13 +1,16 @@
-"""Fixtures: real servers, one of each kind per test process, and an engine under a random namespace for each test."""
+"""Fixtures: real servers, one of each kind per test process; an engine or an app of its own namespace for each test."""
 
+import asyncio
 import secrets
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import Penstock
 from penstock.engine.engine import Engine
 from penstock.engine.repair.audit import audit
 from penstock.server.endpoint import Endpoint
@@ -68,9 +71,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["single", "cluster"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(request.param).url)
+    """The single server, or what `on_both` asks for."""
+    return str(request.getfixturevalue(getattr(request, "param", "single")).url)
 
 
 def namespace() -> str:
@@ -106,6 +110,30 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
         client = await made.script_client.endpoint.client()
         await client.delete(*made.all_keys())
         await made.script_client.endpoint.aclose()
+
+
+@pytest.fixture
+async def unhandled() -> AsyncIterator[list[dict[str, Any]]]:
+    """What reached the event loop because nobody awaited it; nothing may."""
+    found: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    yield found
+    loop.set_exception_handler(None)
+    assert found == []
+
+
+@pytest.fixture
+async def app(url: str, unhandled: list[dict[str, Any]]) -> AsyncIterator[Penstock]:
+    """An app of its own namespace; whatever the test did, every invariant holds at its end."""
+    made = Penstock(namespace(), url=url)
+    try:
+        yield made
+        assert await audit(made.client.engine) == []
+    finally:
+        client = await made.client.engine.script_client.endpoint.client()
+        await client.delete(*made.client.engine.all_keys())
+        await made.aclose()
 
 
 @pytest.fixture

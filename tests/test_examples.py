@@ -101,7 +101,7 @@ def test_a_flask_app_takes_jobs_that_a_worker_process_does(tmp_path: Path, singl
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.name)
-def test_each_says_what_was_wanted_and_how_it_is_done(file: Path) -> None:
+def test_each_example_says_what_was_wanted_and_how_it_is_done(file: Path) -> None:
     text = file.read_text("utf-8")
     assert f"\n    python examples/{file.name}" in text
     assert "\nWhat was wanted: " in text

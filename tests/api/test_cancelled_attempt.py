@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import Job, JobCancelled, Penstock
-from tests.api.looks import in_state
+from tests.app_helpers import in_state
 
 
 async def _cancelled(app: Penstock) -> Job[None]:

@@ -33,7 +33,7 @@ def test_an_unknown_attribute_is_an_ordinary_error() -> None:
     ("theirs", "ours"),
     [("retry", "retries"), ("countdown", "delay"), ("eta", "at"), ("time_limit", "timeout"), ("prioriti", "priority")],
 )
-def test_an_option_is_told_by_its_name_here(theirs: str, ours: str) -> None:
+def test_an_option_of_another_library_is_refused_with_its_name_here(theirs: str, ours: str) -> None:
     using: Any = send.using
     with pytest.raises(BadOption, match=f"unknown option '{theirs}'; did you mean '{ours}'"):
         using(**{theirs: 1})

@@ -269,7 +269,7 @@ def test_durations_are_numbers_of_seconds_or_texts() -> None:
             duration(text)
 
 
-def test_an_app_is_told_from_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_is_told_apart_from_other_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "app_" + secrets.token_hex(4)
     (tmp_path / f"{name}.py").write_text("from penstock import Penstock\napp = Penstock('x')\nnumber = 7\n")
     monkeypatch.chdir(tmp_path)

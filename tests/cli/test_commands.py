@@ -237,7 +237,7 @@ ELSEWHERE = {
     "worker": ("tests/cli/test_cli.py", "test_the_log_can_be_json_with_an_object_per_line"),
     "serve": ("tests/http/test_serve.py", "test_serve_answers_for_an_app_until_it_is_stopped"),
     "bench": ("tests/cli/test_commands.py", "test_bench_prints_a_table_or_json"),
-    "demo": ("tests/cli/test_demo.py", "test_the_demo_ends_by_itself_with_a_clean_audit_and_leaves_nothing_behind"),
+    "demo": ("tests/demo/test_demo.py", "test_the_demo_ends_by_itself_with_a_clean_audit_and_leaves_nothing_behind"),
 }
 
 

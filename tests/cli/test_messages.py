@@ -39,7 +39,7 @@ def test_the_file_of_an_app_is_told_to_be_named_as_a_module(shell: Shell) -> Non
         assert f"name it as a module, such as {module}:app" in shell.run("queue", "ls", "--app", given, code=4)[1]
 
 
-def test_without_an_app_a_command_that_needs_no_code_tells_of_the_namespace(shell: Shell) -> None:
+def test_a_command_that_needs_no_code_names_the_namespace_when_there_is_no_app(shell: Shell) -> None:
     for words, has_hint in ((["job", "ls"], True), (["enqueue", "send", "[1]"], False)):
         error = shell.run(*words, code=4, PENSTOCK_APP="")[1]
         assert "no app is named" in error

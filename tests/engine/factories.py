@@ -88,7 +88,8 @@ def new_spec(every: int = 1_000, *, payload: bytes = b"payload", **fields: Any) 
     own = {name: fields.pop(name) for name in ("catch_up", "overlap", "jitter") if name in fields}
     header = Header(state="", task=fields.pop("task", "tasks:run"), **fields)
     kept: dict[str, Any] = {"catch_up": "latest", "overlap": "allow", "jitter": 0} | own
-    return ScheduleSpec(kind="every", text=str(every), tz="UTC", header=header, payload=payload, **kept)
+    of_jobs: dict[str, Any] = {"task": header.task, "queue": header.queue, "form": pack(header), "payload": payload}
+    return ScheduleSpec(kind="every", text=str(every), tz="UTC", **of_jobs, **kept)
 
 
 async def set_cron(engine: Engine, clock: Clock, schedule: str, spec: ScheduleSpec, worker: str = "") -> str:

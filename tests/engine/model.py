@@ -15,8 +15,8 @@ from penstock.engine.engine import CRASHES
 from penstock.engine.keys import SEPARATOR
 from penstock.model.error_fingerprint import error_fingerprint
 from penstock.model.header import DELAY_BELOW, Attempt, Header, State
-from penstock.model.schedule import ScheduleSpec, Standing, Ticks, job_of
 from tests.engine.batch_model import Batches
+from tests.engine.cron_model import Crons
 
 LOOK_AGAIN = 600_000  #: ms after which prune looks again at finished members that their batches need
 WAITING: tuple[State, ...] = ("scheduled", "ready")
@@ -44,8 +44,7 @@ class Model:
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
         self.batches = Batches(self)
-        self.crons: dict[str, tuple[ScheduleSpec, Standing]] = {}
-        self.keepers: set[tuple[str, str]] = set()  #: schedule, worker whose code has it
+        self.crons = Crons(self)
         self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = 0
         self.passed: dict[str, tuple[int, tuple[int, str]]] = {}  #: key → when pruning passed it, the last needed row
@@ -55,9 +54,11 @@ class Model:
     def among(self, *states: State) -> dict[str, Header]:
         return {job_id: h for job_id, h in self.jobs.items() if h.state in states and not h.compact}
 
+    def unfinished(self) -> dict[str, Header]:
+        return self.among(*WAITING, "running")
+
     def holder(self, unique: str) -> str | None:
-        unfinished = self.among(*WAITING, "running").items()
-        return next((job_id for job_id, h in unfinished if unique and h.unique == unique), None)
+        return next((job_id for job_id, h in self.unfinished().items() if unique and h.unique == unique), None)
 
     def held_by(self, workers: Collection[str]) -> list[str]:
         held = sorted((h.claim, job_id) for job_id, h in self.jobs.items() if h.claim)
@@ -422,147 +423,6 @@ class Model:
             self._wait("reschedule", job_id, due=due)
         return "ok"
 
-    # Schedules
-
-    def set_cron(self, schedule: str, spec: ScheduleSpec, first: tuple[int, int], *, source: Any, worker: str) -> str:
-        before = self.crons.get(schedule)
-        if before and source == "code" and before[1].source == "set":
-            return "kept"
-        if worker in self.workers:
-            self.keepers.add((schedule, worker))
-        word = "changed" if before else "made"
-        if before and (before[1].version, before[1].source) == (spec.version, source):
-            word = "same"
-            if before[1].status != "orphaned":
-                return word
-        fresh = Standing("", source, "active", "", "", "", "", 0, 0, 0)
-        standing = before[1] if before else fresh
-        if standing.pace != spec.pace:
-            standing = replace(standing, pace=spec.pace, next=first[0], due=first[1])
-        standing = replace(
-            standing,
-            version=spec.version,
-            source=source,
-            changed=self.now,
-            overlap=spec.overlap,
-            task=spec.header.task,
-            queue=spec.header.queue,
-            status="active" if standing.status == "orphaned" else standing.status,
-        )
-        self._stand(schedule, spec, standing)
-        self._tell_of(word, "set_cron", schedule)
-        return word
-
-    def remove_cron(self, schedule: str) -> str:
-        if schedule not in self.crons:
-            return "missing"
-        self._tell_of("", "remove_cron", schedule)
-        del self.crons[schedule]
-        self.keepers = {(one, worker) for one, worker in self.keepers if one != schedule}
-        return "ok"
-
-    def pause_cron(self, schedule: str) -> str:
-        if schedule not in self.crons or self.crons[schedule][1].status == "paused":
-            return "paused" if schedule in self.crons else "missing"
-        spec, standing = self.crons[schedule]
-        self._stand(schedule, spec, replace(standing, status="paused"))
-        self._tell_of("", "pause_cron", schedule)
-        return "ok"
-
-    def resume_cron(self, schedule: str, version: str, first: tuple[int, int]) -> str:
-        if schedule not in self.crons:
-            return "missing"
-        spec, standing = self.crons[schedule]
-        if standing.status != "paused" or standing.version != version:
-            return standing.status if standing.status != "paused" else "changed"
-        if standing.due <= self.now:
-            standing = replace(standing, next=first[0], due=first[1])
-        self._stand(schedule, spec, replace(standing, status="active"))
-        self._tell_of("", "resume_cron", schedule)
-        return "ok"
-
-    def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> str:
-        if schedule not in self.crons or self.crons[schedule][1].version != spec.version:
-            return "changed" if schedule in self.crons else "missing"
-        standing = self.crons[schedule][1]
-        if job_id in self.jobs or job_id in standing.line:
-            return "made" if job_id in self.jobs else "queued"
-        behind = standing.overlap != "allow" and (bool(standing.line) or self._unfinished(standing.last))
-        if behind and (standing.overlap == "skip" or len(standing.line) >= 200):
-            return "busy"
-        standing, _ = self._drain(schedule, spec, replace(standing, line=[*standing.line, job_id, self.now]))
-        self._stand(schedule, spec, standing)
-        return "made" if job_id in self.jobs else "queued" if behind else "unique"
-
-    def due_crons(self, limit: int, also: Sequence[str]) -> tuple[int, int, list[str]]:
-        looks = sorted((one.look, schedule) for schedule, (_, one) in self.crons.items() if one.status == "active")
-        due = [schedule for at, schedule in looks if at <= self.now][:limit]
-        waiting = [schedule for schedule in also if schedule in self.crons and self.crons[schedule][1].line]
-        return looks[0][0] if looks else -1, self.now, due + waiting
-
-    def tick(self, schedule: str, spec: ScheduleSpec, expected: int, ticks: Ticks) -> tuple[str, int]:
-        if schedule not in self.crons:
-            return "missing", 0
-        standing, word = self.crons[schedule][1], "ok"
-        if standing.status != "active" or standing.version != spec.version:
-            return standing.status if standing.status != "active" else "changed", 0
-        if standing.source == "code" and not any((schedule, worker) in self.keepers for worker in self.workers):
-            if self.workers:
-                self._stand(schedule, spec, replace(standing, status="orphaned"))
-            return "orphaned" if self.workers else "alone", 0
-        if expected >= 0 and standing.next != expected:
-            word = "stale"
-            if not standing.line:
-                return word, 0
-        elif expected >= 0 and standing.due > self.now:
-            return "early", 0
-        elif expected >= 0 and len(standing.line) >= 200:
-            word = "full"
-        elif expected >= 0:
-            line = [*standing.line, *(value for nominal in ticks.run for value in (job_of(schedule, nominal), nominal))]
-            standing = replace(standing, next=ticks.next, due=ticks.due, line=line)
-            if ticks.missed:
-                standing = _recall(standing, (ticks.missed, self.now, "", "missed"), missed=standing.missed + 1)
-        standing, made = self._drain(schedule, spec, standing)
-        self._stand(schedule, spec, standing)
-        return word, made
-
-    def _drain(self, schedule: str, spec: ScheduleSpec, standing: Standing) -> tuple[Standing, int]:
-        rest, made, pairs = list[Any](), 0, zip(standing.line[::2], standing.line[1::2], strict=True)
-        for job_id, nominal in [(str(job_id), int(nominal)) for job_id, nominal in pairs]:
-            if standing.overlap == "queue" and self._unfinished(standing.last):
-                rest += [job_id, nominal]
-                continue
-            busy = standing.overlap == "skip" and self._unfinished(standing.last)
-            word = "skipped" if busy else self._make(schedule, spec, job_id)
-            row = (nominal, self.now, job_id if word == "made" else "", word)
-            if word == "made":
-                made += 1
-                standing = _recall(standing, row, last=job_id, made=standing.made + 1)
-            else:
-                standing = _recall(standing, row, skipped=standing.skipped + 1)
-        return replace(standing, line=rest), made
-
-    def _make(self, schedule: str, spec: ScheduleSpec, job_id: str) -> str:
-        if job_id in self.jobs:
-            return "made"
-        if self.holder(spec.header.unique):
-            return "unique"
-        self.make(job_id, spec.header, spec.payload, f"cron {schedule}")
-        return "made"
-
-    def _unfinished(self, job_id: str) -> bool:
-        return job_id in self.among(*WAITING, "running")
-
-    def _stand(self, schedule: str, spec: ScheduleSpec, standing: Standing) -> None:
-        look = min(standing.due, self.now + 10_000) if standing.line else standing.due
-        look = self.now + 10_000 if len(standing.line) >= 200 else look
-        self.crons[schedule] = (spec, replace(standing, look=look))
-
-    def _tell_of(self, note: str, verb: str, schedule: str) -> None:
-        queue = self.crons[schedule][1].queue
-        self.told.setdefault((verb, queue), []).append((schedule, 0, note))
-
     # Moves
 
     def _wait(self, verb: str, job_id: str, note: str = "", *, due: int, **changes: Any) -> None:
@@ -623,11 +483,8 @@ def _answer(model: Model, verb: str, args: tuple[Any, ...], options: dict[str, A
             call = model.log if verb == "log" else partial(model.settle, verb)
             return [call(args[0], *row) for row in args[1]]
         case _:
-            return getattr(model.batches if hasattr(model.batches, verb) else model, verb)(*args, **options)
-
-
-def _recall(standing: Standing, row: tuple[int, int, str, str], **changes: Any) -> Standing:
-    return replace(standing, history=[*standing.history, row][-10:], **changes)
+            part = next(part for part in (model.batches, model.crons, model) if hasattr(part, verb))
+            return getattr(part, verb)(*args, **options)
 
 
 def _old(rows: list[tuple[int, str]], before: int, most: int, limit: int) -> list[tuple[int, str]]:

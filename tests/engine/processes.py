@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from penstock.engine.engine import Engine, NewJob
+from penstock.engine.record.record import pack
 from penstock.model.header import Header
 from penstock.model.schedule import ScheduleSpec, first, plan
 from penstock.server.endpoint import Endpoint
@@ -71,7 +72,8 @@ def declare(engine: Engine, number: int) -> dict[str, Any]:
 
 def _hourly(number: int) -> ScheduleSpec:
     header = Header(state="", task=f"tasks:run-{number}")
-    return ScheduleSpec("cron", f"{number} * * * *", "Europe/Berlin", 0, "latest", "skip", header, b"")
+    of_jobs: dict[str, Any] = {"task": header.task, "queue": header.queue, "form": pack(header), "payload": b""}
+    return ScheduleSpec("cron", f"{number} * * * *", "Europe/Berlin", 0, "latest", "skip", **of_jobs)
 
 
 def ticks(engine: Engine, number: int) -> dict[str, Any]:

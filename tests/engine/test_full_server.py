@@ -93,7 +93,7 @@ async def test_enqueue_is_refused_at_once_and_stores_nothing(engine: Engine) -> 
     assert await Views(engine).counts() == {"filler": {"ready": accepted}}
 
 
-async def test_everything_but_enqueue_and_revive_works(engine: Engine, small: Server) -> None:
+async def test_all_verbs_but_enqueue_and_revive_work_on_a_full_server(engine: Engine, small: Server) -> None:
     worker = await TestWorker(engine, "w", ("*",)).register()
     await enqueue(
         engine, *(new_job(job_id, priority=0) for job_id in "abcdefgh"), new_job("cancelled"), new_job("dead")
@@ -161,7 +161,7 @@ async def test_a_namespace_can_be_opened_on_a_full_server_but_takes_no_job(engin
     await other.script_client.endpoint.aclose()
 
 
-async def test_when_jobs_are_done_and_forgotten_new_ones_are_taken_again(engine: Engine) -> None:
+async def test_new_jobs_are_accepted_again_when_others_are_done_and_forgotten(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     accepted = await fill(engine)
     ran = 0

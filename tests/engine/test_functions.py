@@ -12,7 +12,7 @@ from penstock.engine.scripts import load
 from penstock.errors import PenstockError
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, forget_scripts, new_job, raw, states
-from tests.engine.test_abort import SCENARIOS
+from tests.engine.scenarios import SCENARIOS
 from tests.servers import Server, running
 
 VERBS = sorted(load())
@@ -64,7 +64,7 @@ def test_builds_that_differ_have_names_that_differ() -> None:
     assert len(set(names)) == len(names) == 2 * len(VERBS)
 
 
-async def test_after_the_first_call_only_functions_are_called(own: Server) -> None:
+async def test_calls_after_the_first_use_functions_only(own: Server) -> None:
     async with connected(own.url) as engine:
         await engine.register("w", LIFE)
         await enqueue(engine, new_job("a"))

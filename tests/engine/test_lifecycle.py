@@ -96,7 +96,7 @@ def test_every_file_is_a_script_a_method_and_a_row_of_the_page() -> None:
 
 
 def test_every_verb_has_its_tests() -> None:
-    tests = {file.stem.removeprefix("test_") for file in Path(__file__).parent.glob("test_*.py")}
+    tests = {file.stem.removeprefix("test_") for file in Path(__file__).parent.rglob("test_*.py")}
     assert _files().keys() - tests == TESTED_ELSEWHERE
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,13 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.engine.answers import read_letter
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
-from penstock.engine.record.record import read_header
-from penstock.engine.repair.audit import place
-from penstock.model.header import Attempt
-from penstock.model.schedule import ScheduleSpec, first, plan, unpack, unpack_standing
-from tests.engine.factories import LIFE, all_payloads, new_job, new_spec
+from penstock.model.schedule import ScheduleSpec, first, plan
+from tests.engine.factories import LIFE, new_job, new_spec
 from tests.engine.machines import START, Steps, World, one_of, run, world_at
 from tests.engine.model import SETTLES, WAITING, Model, ask
+from tests.engine.model_state import expected, stored
 from tests.servers import Server
 
 HOUR = 3_600_000
@@ -31,20 +28,6 @@ SERVES = (("*",), ("b", "a"), ("c",), ("*",))  # the queues of each worker
 ERROR = '{"type": "Error"}'
 TASKS = ("tasks:run", "tasks:other", "tasks:new")
 KNOWN = ("{}", *(json.dumps({"tasks": tasks}) for tasks in (TASKS[:1], TASKS[:2], TASKS[1:], ())))  # by a worker
-
-HASHES = ("meta", "jobs", "payloads", "results", "attempts", "logs", "unique", "queues", "calls", "counts", "crons")
-INDEXES = ("ready", "leases", "scheduled", "finished", "dead", "tombs")
-ZSETS = (*INDEXES, "deaths", "cancels", "timers", "workers", "lives", "retired", "ticks")
-READ = f"""
-local found = {{}}
-for i = 1, {len(HASHES)} do found[i] = redis.call('HGETALL', KEYS[i]) end
-for i = #found + 1, #KEYS - 1 do found[i] = redis.call('ZRANGE', KEYS[i], 0, -1, 'WITHSCORES') end
-found[#KEYS] = redis.call('XLEN', KEYS[#KEYS])
-found[#KEYS + 1] = redis.call('XREVRANGE', KEYS[#KEYS], '+', '-', 'COUNT', 1)
-return found
-"""
-_history = msgspec.msgpack.Decoder(list[Attempt]).decode
-_event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
 
 # What at least 60 of 300 runs come across: if one is missing, the steps have become blind.
 OFTEN = {
@@ -64,86 +47,6 @@ OFTEN = {
     *("discard: ok", "discard: missing", "transfer: ok", "transfer: missing", "log: ok", "log: stale"),
     *("cancel: cancelled", "cancel: cancelling", "cancel: missing", "revive: ok", "revive: ready", "revive: missing"),
 }
-
-# The real side
-
-
-def stored(world: World) -> dict[str, Any]:
-    """What is under the namespace, read in one round trip, without the sentinels."""
-    keys = [world.engine.keys(name) for name in (*HASHES, *ZSETS, "events")]
-    answer: Any = world.client.eval(READ, len(keys), *keys)
-    *parts, events, [(_, (_, told))] = answer
-    found = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
-    line = [(member.split(SEPARATOR)[0], member.split(SEPARATOR)[2]) for member in found["ready"]]
-    return found | _decoded(found) | {"line": line, "events": events, "told": _told(told)}
-
-
-def _named(rows: list[bytes]) -> dict[str, bytes]:
-    """Without the sentinel."""
-    return {name.decode(): value for name, value in zip(rows[::2], rows[1::2], strict=True) if name}
-
-
-def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
-    return {name: {member: int(score) for member, score in found[name].items()} for name in ZSETS} | {
-        "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "resumed", "seen")},
-        "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
-        "payloads": all_payloads(found["jobs"], found["payloads"]),
-        "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
-        "logs": {job_id: msgspec.msgpack.decode(raw) for job_id, raw in found["logs"].items()},
-        "unique": {name: holder.decode() for name, holder in found["unique"].items()},
-        "queues": {name: value == b"paused" for name, value in found["queues"].items()},
-        "calls": {worker: [int(one) for one in numbers.split()] for worker, numbers in found["calls"].items()},
-        "counts": {name: int(count) for name, count in found["counts"].items() if count != b"0"},
-        "crons": {
-            name: unpack(raw) if name.startswith("spec") else unpack_standing(raw)
-            for name, raw in found["crons"].items()
-        },
-    }
-
-
-def _told(raw: bytes) -> dict[tuple[str, str], list[Any]]:
-    told: dict[tuple[str, str], list[Any]] = {}
-    for verb, queue, _, attempt, note, ids in _event(raw)[1]:
-        told.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
-    return {name: sorted(rows) for name, rows in told.items()}
-
-
-def expected(model: Model) -> dict[str, Any]:
-    """What must be stored when the model is in this state."""
-    indexes: dict[str, dict[str, float]] = {name: {} for name in INDEXES}
-    for job_id, header in model.jobs.items():
-        where = place(job_id, header)
-        indexes[where.key][where.member.decode()] = where.score
-    cancelling = [(job_id, h) for job_id, h in model.among("running").items() if h.cancelling]
-    return indexes | {
-        "line": [(queue, job_id) for queue in sorted(model.paused) for job_id in model.line([queue])],
-        "timers": {f"expire{SEPARATOR}{job_id}": h.expires for job_id, h in model.among(*WAITING).items() if h.expires},
-        "cancels": {f"{h.claim.split(SEPARATOR)[0]}{SEPARATOR}{job_id}": 0 for job_id, h in cancelling},
-        "unique": {h.unique: job_id for job_id, h in model.among(*WAITING, "running").items() if h.unique},
-        "counts": Counter(
-            f"{h.queue}{SEPARATOR}{h.state}" for h in model.jobs.values() if not h.compact and h.state != "ready"
-        ),
-        "jobs": model.jobs,
-        "payloads": model.payloads,
-        "results": model.results,
-        "attempts": model.attempts,
-        "logs": model.logs,
-        "deaths": {f"{h.death}{SEPARATOR}{h.since:014d}{SEPARATOR}{one}": 0 for one, h in model.among("dead").items()},
-        "queues": model.paused,
-        "workers": model.workers,
-        "lives": model.lives,
-        "retired": model.retired,
-        "calls": model.calls,
-        "crons": {f"spec{SEPARATOR}{name}": spec for name, (spec, _) in model.crons.items()}
-        | {f"state{SEPARATOR}{name}": standing for name, (_, standing) in model.crons.items()},
-        "ticks": {name: one.look for name, (_, one) in model.crons.items() if one.status == "active"},
-        "meta": {"seq": model.seq, "fence": model.fence, "resumed": model.resumed, "seen": model.seen or 0},
-    }
-
-
-# What is drawn. The domains are small, so that calls collide; numbers pick one of those that there are at that time.
-
-
 numbers = st.integers(0, 11)
 limits = one_of(100, 100, 1, 2)
 lives = one_of(LIFE, LIFE, 2 * LIFE)
@@ -187,7 +90,6 @@ retentions = st.builds(
     dead_life=one_of(DAY, 0, LIFE),
     dead=one_of(100, 0, 1),
 )
-
 step = Steps()
 
 
@@ -310,24 +212,24 @@ class Machine(RuleBasedStateMachine):
 
     @step(1, schedule=one_of(*CRONS), verb=one_of("pause_cron", "resume_cron", "remove_cron"), spec=specs)
     def steer_cron(self, schedule: str, verb: str, spec: ScheduleSpec) -> None:
-        spec = self.model.crons[schedule][0] if schedule in self.model.crons else spec
+        spec = self.model.crons.states[schedule][0] if schedule in self.model.crons.states else spec
         rest = (spec.version, first(schedule, spec, self.model.now)) if verb == "resume_cron" else ()
         self.send(verb, schedule, *rest)
 
     @step(1, schedule=one_of(*CRONS), spec=specs, number=st.integers(0, 2), same=one_of(True, True, False))
     def run_cron(self, schedule: str, spec: ScheduleSpec, number: int, same: bool) -> None:
-        if same and schedule in self.model.crons:
-            spec = self.model.crons[schedule][0]
+        if same and schedule in self.model.crons.states:
+            spec = self.model.crons.states[schedule][0]
         self.send("run_cron", schedule, spec, f"{schedule}@run-{number}")
 
     @step(4, limit=limits, also=st.lists(one_of(*CRONS), max_size=1), early=one_of(False, False, True))
     def see_to_crons(self, limit: int, also: list[str], early: bool) -> None:
         """As a timer does it; or all of them, due or not."""
-        if not self.model.crons:
+        if not self.model.crons.states:
             self.set_cron("x", new_spec(5_000), None)
         _, _, due = self.send("due_crons", limit, also)
-        for schedule in sorted(self.model.crons) if early else due:
-            spec, standing = self.model.crons[schedule]
+        for schedule in sorted(self.model.crons.states) if early else due:
+            spec, standing = self.model.crons.states[schedule]
             self.send("tick", schedule, spec, standing.next, plan(schedule, spec, standing.next, self.model.now))
             self.send("tick", schedule, spec, -1, plan(schedule, spec, standing.next, self.model.now))
 
@@ -447,7 +349,7 @@ class Machine(RuleBasedStateMachine):
     @step(5, milliseconds=one_of(0, 0, 1, 1_000, 5_000, LIFE + 1, HOUR, DAY))
     def advance(self, milliseconds: int) -> None:
         """By so much, or to the moment at which something is due next."""
-        ticks = [one.due for _, one in self.model.crons.values()]
+        ticks = [one.due for _, one in self.model.crons.states.values()]
         moments = ticks + [at for h in self.model.among(*WAITING).values() for at in (h.due, h.expires)]
         later = [at - self.model.now for at in (*moments, *self.model.workers.values()) if at > self.model.now]
         self.world.clock.advance(milliseconds or min(later, default=1))

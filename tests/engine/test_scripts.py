@@ -12,7 +12,7 @@ from penstock.model.header import Header
 VERBS = sorted(load())
 
 
-def test_only_what_makes_jobs_is_refused_by_a_full_server() -> None:
+def test_a_full_server_refuses_only_scripts_that_make_jobs() -> None:
     refused = {name for name, script in load().items() if "allow-oom" not in script.text.splitlines()[0]}
     assert refused == {"enqueue", "open_batch", "revive", "tick", "run_cron"}
 
@@ -50,7 +50,7 @@ def test_a_namespace_with_other_characters_is_refused(name: str) -> None:
         Keys(name)
 
 
-def test_all_keys_and_channels_of_a_namespace_have_one_hash_tag() -> None:
+def test_the_keys_and_channels_of_a_namespace_have_one_hash_tag() -> None:
     keys = Keys("shop:eu/1")
     names = [keys(name).decode() for name in KINDS] + [keys.mailbox("w"), keys.timer]
     assert {name.partition("{")[2].partition("}")[0] for name in names} == {"shop:eu/1"}

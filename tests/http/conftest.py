@@ -1,4 +1,4 @@
-"""An app on a real server for each test, and its service."""
+"""The HTTP service of the app of each test."""
 
 from collections.abc import AsyncIterator
 
@@ -6,10 +6,7 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from tests.api.conftest import app, unhandled, url
 from tests.http.harness import serving
-
-__all__ = ["app", "client", "unhandled", "url"]
 
 
 @pytest.fixture

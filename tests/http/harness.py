@@ -10,7 +10,7 @@ import httpx
 import uvicorn
 
 from penstock import Penstock
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.http.routes import events
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.http.harness import client_at, listening, serving
 
 PATH = "/api/v1/events"
@@ -52,7 +52,7 @@ async def take(lines: AsyncIterator[str], number: int) -> list[dict[str, Any]]:
     return events_read
 
 
-async def test_what_happens_is_told_as_it_happens(app: Penstock, client: httpx.AsyncClient) -> None:
+async def test_events_are_sent_as_they_happen(app: Penstock, client: httpx.AsyncClient) -> None:
     async with following(client, "since=1h") as lines:
         job = await app.tasks["add"].enqueue(1)
         await app.run_until_idle()
@@ -73,7 +73,7 @@ async def test_a_reader_goes_on_after_the_last_event_that_it_had(app: Penstock, 
     assert len({event["job"] for event in first + rest}) == 6
 
 
-async def test_only_what_is_asked_for_is_told(app: Penstock, client: httpx.AsyncClient) -> None:
+async def test_events_are_filtered_by_queue_and_kind(app: Penstock, client: httpx.AsyncClient) -> None:
     jobs = await app.enqueue_many(app.tasks["add"].using(queue=name).call(1) for name in ("a", "b"))
     await app.run_until_idle()
     for query, expected in (
@@ -104,7 +104,9 @@ async def _first(lines: AsyncIterator[str], number: int) -> AsyncIterator[str]:
         yield await anext(lines)
 
 
-async def test_who_leaves_or_reads_too_slowly_is_let_go(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_leaves_or_reads_too_slowly_is_disconnected(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", 0.3)
     monkeypatch.setattr(events, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
     async with listening(app.asgi(), buffer=4096) as port, client_at(port) as client:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from penstock import Penstock, current_job
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.cli.shell import Shell
 from tests.engine.factories import TestWorker, enqueue, new_job
 
@@ -71,7 +71,7 @@ async def test_waiting_ends_with_the_job_or_with_the_time(app: Penstock, client:
     assert (await client.get(f"{JOBS}/{job['id']}", params={"wait": 30})).json()["result"] == 1
 
 
-async def test_who_hangs_up_is_not_waited_for(app: Penstock, client: httpx.AsyncClient) -> None:
+async def test_a_request_whose_client_hangs_up_ends(app: Penstock, client: httpx.AsyncClient) -> None:
     job = (await client.post(JOBS, json={"task": "add", "args": [1]})).json()
     with pytest.raises(httpx.ReadTimeout):
         await client.get(f"{JOBS}/{job['id']}?wait=60", timeout=0.3)

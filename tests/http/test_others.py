@@ -12,7 +12,7 @@ from penstock.app import Penstock as App
 from penstock.http.access import Access
 from penstock.http.route_table import make_service
 from penstock.worker.queue_stream import QueueStream
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.http.harness import client_at, listening
 
 API = "/api/v1"

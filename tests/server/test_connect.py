@@ -11,11 +11,7 @@ import redis
 
 from penstock.errors import Unavailable
 from tests.server.fakes import GOOD, commands, serving, with_info
-from tests.server.helpers import (
-    StartServer,
-    endpoint,
-    refusal,
-)
+from tests.server.helpers import StartServer, endpoint, refusal
 
 
 async def test_both_clients_reach_the_server(start_server: StartServer) -> None:

@@ -14,7 +14,7 @@ import pytest
 from penstock import Penstock, Unavailable
 from penstock.errors import UnsuitableServer
 from penstock.worker.fetch import IDLE_POLL_INTERVAL
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.conftest import namespace
 from tests.proxy import proxied
 from tests.servers import Cluster, Server, free_pair, running, wait_for
@@ -249,7 +249,7 @@ async def test_an_app_whose_server_stays_a_replica_from_the_start_is_told_which_
                 pass
 
 
-async def test_who_waits_for_a_result_and_an_idle_worker_follow_an_address_that_leads_to_another_server() -> None:
+async def test_a_waiting_client_and_an_idle_worker_follow_an_address_to_another_server() -> None:
     """As with DNS or a proxy: the address is the same, what answers there is not."""
     with (
         running(Server("--appendonly", "no")) as first,

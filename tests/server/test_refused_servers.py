@@ -12,7 +12,7 @@ from tests.server.fakes import GOOD, answering, serving, with_info
 from tests.server.helpers import StartServer, endpoint, refusal, refusal_of
 
 
-def test_nobody_listening_is_tried_until_the_deadline() -> None:
+def test_a_port_without_a_server_is_tried_until_the_deadline() -> None:
     begin = time.monotonic()
     error = refusal("redis://127.0.0.1:1", deadline=0.5)
     assert 0.4 < time.monotonic() - begin < 3
@@ -140,7 +140,7 @@ def test_a_server_that_is_too_old_is_refused(info: dict[str, str], advice: str) 
 @pytest.mark.parametrize(
     "info", [{}, {"redis_version": "7.0.0"}, {"redis_version": "8.10.1"}, {"redis_version": "new"}]
 )
-def test_what_a_managed_server_hides_is_not_held_against_it(info: dict[str, str]) -> None:
+def test_settings_that_a_managed_server_hides_are_not_required(info: dict[str, str]) -> None:
     with serving(with_info(**info)) as port:
         place = endpoint(f"redis://127.0.0.1:{port}")
         place.client_sync()

@@ -72,7 +72,7 @@ def test_a_url_is_read(text: str, expected: Url) -> None:
         ("unix:///" + "x" * 120, "107 bytes"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_is_valid(text: str, advice: str) -> None:
+def test_a_bad_url_is_refused_with_what_is_valid(text: str, advice: str) -> None:
     with pytest.raises(BadOption, match=advice):
         parse(text)
 

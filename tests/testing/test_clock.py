@@ -12,7 +12,7 @@ from penstock.testing import Clock, Sandbox
 from tests.servers import Server
 
 
-def test_what_is_delayed_runs_when_its_time_has_come(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_delayed_job_runs_when_its_time_has_come(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     def work() -> str:
         return "done"
@@ -28,7 +28,7 @@ def test_what_is_delayed_runs_when_its_time_has_come(app: Penstock, sandbox: San
     assert job.result_sync(timeout=0) == "done"
 
 
-def test_what_the_code_puts_off_by_its_own_clock_is_due_after_the_same_advance(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_job_scheduled_by_the_codes_own_clock_is_due_after_the_same_advance(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     def work() -> str:
         return "done"
@@ -146,7 +146,7 @@ def test_schedules_may_be_left_out(app: Penstock, single: Server) -> None:
         sandbox.assert_enqueued(often, times=6)
 
 
-def test_jobs_expire_by_it(app: Penstock, sandbox: Sandbox) -> None:
+def test_jobs_expire_by_the_clock(app: Penstock, sandbox: Sandbox) -> None:
     @app.task(expires="1h")
     def work() -> None: ...
 
@@ -203,7 +203,7 @@ def test_a_clock_follows_a_library_that_replaces_the_real_time(monkeypatch: pyte
     assert clock() >= begin + 3_600_000
 
 
-async def test_what_views_say_is_by_its_time(app: Penstock, sandbox: Sandbox) -> None:
+async def test_views_use_the_clock_of_the_sandbox(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     async def work() -> None: ...
 

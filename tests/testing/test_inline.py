@@ -119,7 +119,7 @@ def test_an_async_task_runs_for_blocking_code(app: Penstock, sandbox: Sandbox) -
         assert work.enqueue_sync(1).result_sync(timeout=0) == 2
 
 
-async def test_what_fails_inside_another_job_fails_that_job_only(app: Penstock, sandbox: Sandbox) -> None:
+async def test_a_job_that_fails_inside_another_fails_that_job_only(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     async def outer() -> str:
         await inner.enqueue()
@@ -165,7 +165,7 @@ async def test_a_batch_has_ended_when_its_block_has(app: Penstock, sandbox: Sand
     assert [(status.name, status.done) for status in ended] == [("sync", 1)]
 
 
-def test_what_is_delayed_or_locked_waits_as_everywhere(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_delayed_or_locked_job_waits_as_everywhere(app: Penstock, sandbox: Sandbox) -> None:
     story: list[str] = []
 
     @app.task(lock="one")
@@ -188,7 +188,7 @@ def test_what_is_delayed_or_locked_waits_as_everywhere(app: Penstock, sandbox: S
     assert story == ["outer", "inner", "inner", "inner"]
 
 
-def test_middleware_is_around_it(app: Penstock, sandbox: Sandbox) -> None:
+def test_middleware_is_around_an_inline_job(app: Penstock, sandbox: Sandbox) -> None:
     story: list[str] = []
 
     @app.middleware
@@ -208,7 +208,7 @@ def test_middleware_is_around_it(app: Penstock, sandbox: Sandbox) -> None:
     assert story == ["before x", "work", "after"]
 
 
-def test_middleware_that_waits_needs_a_loop_and_says_so(app: Penstock, sandbox: Sandbox) -> None:
+def test_middleware_that_awaits_needs_a_loop_and_says_so(app: Penstock, sandbox: Sandbox) -> None:
     @app.middleware
     async def around(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         await asyncio.sleep(0)
@@ -241,7 +241,7 @@ def test_an_inline_job_has_the_state_of_the_lifespan(single: Server) -> None:
         assert story == ["begin", "end"]
 
 
-async def test_many_at_once_each_get_their_own_result(app: Penstock, sandbox: Sandbox) -> None:
+async def test_concurrent_inline_jobs_each_get_their_own_result(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     async def work(number: int) -> int:
         await asyncio.sleep(0.001)
@@ -253,7 +253,7 @@ async def test_many_at_once_each_get_their_own_result(app: Penstock, sandbox: Sa
     assert await audit(app.client.engine) == []
 
 
-def test_what_a_worker_runs_is_not_failed_by_what_it_enqueues(app: Penstock, sandbox: Sandbox) -> None:
+def test_a_job_of_a_worker_is_not_failed_by_jobs_that_it_enqueues(app: Penstock, sandbox: Sandbox) -> None:
     @app.task
     def outer() -> str:
         inner.enqueue_sync()

@@ -64,7 +64,7 @@ async def test_blocking_twins_are_refused_on_a_loop(sandbox: Sandbox) -> None:
         sandbox.run_for_sync("1s")
 
 
-def test_what_has_to_be_awaited_is_refused_in_blocking_code(sandbox: Sandbox) -> None:
+def test_methods_that_must_be_awaited_are_refused_in_blocking_code(sandbox: Sandbox) -> None:
     with pytest.raises(PenstockError, match=r"use run_until_idle_sync\(\)"):
         sandbox.run_until_idle()  # type: ignore[unused-coroutine]
     with pytest.raises(PenstockError, match=r"use run_for_sync\(\)"):
@@ -97,7 +97,7 @@ def test_a_sandbox_is_idle_although_a_queue_is_paused_or_a_rate_is_used_up(app: 
     assert ran == ["a", "b", "c"]
 
 
-def test_only_the_queues_that_are_named_are_worked_off(app: Penstock, sandbox: Sandbox) -> None:
+def test_run_until_idle_works_off_only_the_named_queues(app: Penstock, sandbox: Sandbox) -> None:
     ran: list[str] = []
 
     @app.task
@@ -110,7 +110,7 @@ def test_only_the_queues_that_are_named_are_worked_off(app: Penstock, sandbox: S
     assert ran == ["mail"]
 
 
-def test_without_a_url_it_starts_a_server_of_its_own_that_ends_with_the_program(tmp_path: Path) -> None:
+def test_a_sandbox_without_a_url_starts_a_server_that_ends_with_the_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from penstock import Penstock\n"

@@ -10,12 +10,6 @@ from tests.worker.harness import Crew, crew_at
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest) -> str:
-    """The single server, or what `on_both` asks for."""
-    return str(request.getfixturevalue(getattr(request, "param", "single")).url)
-
-
-@pytest.fixture
 async def crew(tmp_path: Path, url: str) -> AsyncIterator[Crew]:
     async with crew_at(tmp_path, url) as made:
         yield made

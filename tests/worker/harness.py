@@ -20,7 +20,7 @@ from penstock import Penstock
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Event, Node
 from penstock.engine.repair.audit import audit
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.conftest import namespace
 from tests.engine.factories import raw
 
@@ -205,6 +205,13 @@ def cpu_seconds(pids: list[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def output_of(*program: str) -> str:
+    """What Python prints when it runs this."""
+    process = await asyncio.create_subprocess_exec(sys.executable, *program, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    return out.decode()
 
 
 async def gone(*pids: int, within: float = 10) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.engine import NewJob
 from penstock.model.header import Header
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.worker.harness import Crew
 
 CRASHES = ("exit", "segfault", "killed")

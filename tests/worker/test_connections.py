@@ -12,7 +12,7 @@ import redis
 
 from penstock import Penstock
 from penstock.engine.scripts import load
-from tests.api.looks import commands, eventually, on_both
+from tests.app_helpers import commands, eventually, on_both
 from tests.conftest import namespace
 from tests.engine.factories import forget_scripts, raw
 from tests.proxy import Proxy, proxied

@@ -11,12 +11,8 @@ import pytest
 
 from penstock import Bury, JobContext, Penstock, Retry, Snooze, current_job
 from penstock.engine.repair.audit import audit
-from tests.api.conftest import app, unhandled, url
-from tests.api.looks import eventually, in_state
-from tests.worker.conftest import crew
+from tests.app_helpers import eventually, in_state
 from tests.worker.harness import Crew
-
-__all__ = ["app", "crew", "unhandled", "url"]
 
 SURROGATE = "undecodable \udc80 name"
 HUGE = "x" * 3_000_000
@@ -276,9 +272,7 @@ RECORDS = ("message", "argument", "logger", "level", "exception", "extra odd", "
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 @pytest.mark.parametrize("form", ["table", "json"])
-async def test_whatever_a_job_logs_in_a_real_worker_it_goes_on_and_is_heard(
-    crew: Crew, executor: str, form: str
-) -> None:
+async def test_a_worker_process_goes_on_whatever_a_job_logs(crew: Crew, executor: str, form: str) -> None:
     file = crew.folder / "tasks.py"
     file.write_text(file.read_text() + IN_PROCESSES)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.engine.read.views import Event
-from tests.api.looks import eventually
+from tests.app_helpers import eventually
 from tests.worker.harness import Crew, pause, tree
 
 MOMENT = 0.005  # seconds
@@ -162,7 +162,7 @@ async def _is_empty(crew: Crew) -> bool:
     return not await crew.nodes()
 
 
-async def test_one_worker_runs_the_first_and_the_third_of_a_lock_and_the_other_the_second_meanwhile(crew: Crew) -> None:
+async def test_a_job_without_a_lock_runs_on_another_worker_while_two_of_one_lock_take_turns(crew: Crew) -> None:
     for _ in range(2):
         await crew.started("-c", "1")
     until = crew.tasks.until

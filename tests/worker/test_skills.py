@@ -10,7 +10,7 @@ import pytest
 from penstock import Penstock
 from penstock.engine.read.views import Event
 from penstock.engine.repair.audit import audit
-from tests.api.looks import eventually, twin
+from tests.app_helpers import eventually, twin
 from tests.conftest import namespace
 from tests.engine.factories import raw
 from tests.worker.harness import Crew

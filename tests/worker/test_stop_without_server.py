@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from tests.api.looks import in_state
+from tests.app_helpers import in_state
 from tests.conftest import namespace
 from tests.servers import Server
 from tests.worker.harness import crew_at

@@ -4,7 +4,8 @@ import json
 import os
 import signal
 
-from tests.api.looks import eventually
+from penstock import Penstock
+from tests.app_helpers import eventually
 from tests.worker.harness import Crew, gone, tree
 
 
@@ -83,3 +84,18 @@ async def test_a_suspect_of_any_kind_finds_in_its_process_what_it_needs(crew: Cr
     await crew.started("-c", "3")
     await with_loop.result(timeout=30)
     assert pid not in {line.pid for line in crew.lines() if line.job == with_loop.id}
+
+
+async def test_a_suspect_that_no_other_process_can_import_runs_among_the_others(app: Penstock) -> None:
+    @app.task
+    async def local(n: int) -> int:
+        return n
+
+    job, engine = await local.enqueue(7), app.client.engine
+    for name in ("lost-1", "lost-2"):
+        await engine.register(name, 60_000, "{}", ["*"])
+        await engine.lease(name, 1, queues=["*"], want=1, answered=0)
+        await engine.reap_worker(name, [job.id], 60_000)
+    async with app.worker(concurrency=2):
+        assert await job.result(timeout=30) == 7
+    assert [attempt.outcome for attempt in (await job.status()).attempts] == ["crash", "crash"]

@@ -11,6 +11,7 @@ from penstock.api.job import Job, any_job, moment
 from penstock.api.task import Call
 from penstock.client.client import Client
 from penstock.engine.read.views import CronRecord
+from penstock.engine.record.record import pack
 from penstock.errors import BadArguments, BadOption, PenstockError, ScheduleNotFound
 from penstock.model import schedule as rules
 from penstock.model.durations import Duration
@@ -65,6 +66,7 @@ def make_spec(
         raise BadArguments(f"a schedule needs a call, such as task.call(1), not {call!r}")
     if call.options.id or call.options.at:
         raise BadOption(f"{call.task.name}: a scheduled job cannot have id or at: they follow from its schedule")
+    header = replace(call.job.header, nonce="")
     return ScheduleSpec(
         kind="cron" if isinstance(rule, rules.Cron) else "every",
         text=rule.text if isinstance(rule, rules.Cron) else str(rule.period),
@@ -72,7 +74,9 @@ def make_spec(
         jitter=rules.jitter(jitter, rule),
         catch_up=rules.catch_up(catch_up),
         overlap=rules.overlap(overlap),
-        header=replace(call.job.header, nonce=""),
+        task=header.task,
+        queue=header.queue,
+        form=pack(header),
         payload=call.job.payload,
     )
 

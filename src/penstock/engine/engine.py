@@ -305,7 +305,7 @@ class Engine:
         """Make or change a schedule; `first` is the nominal and the due time of its first tick from now."""
         head = (schedule, source, worker, spec.version, spec.pace, spec.overlap)
         return self.script_client.call(
-            "set_cron", (*head, spec.header.task, spec.header.queue, *first, pack_spec(spec)), bytes.decode
+            "set_cron", (*head, spec.task, spec.queue, *first, pack_spec(spec)), bytes.decode
         )
 
     def remove_cron(self, schedule: str) -> ScriptCall[str]:
@@ -319,7 +319,7 @@ class Engine:
 
     def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> ScriptCall[str]:
         """A job of this schedule here and now, under an id that names this request."""
-        args = (schedule, spec.version, job_id, pack(spec.header), spec.payload)
+        args = (schedule, spec.version, job_id, spec.form, spec.payload)
         return self.script_client.call("run_cron", args, bytes.decode)
 
     def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> ScriptCall[DueCrons]:
@@ -330,7 +330,7 @@ class Engine:
         """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
-        return self.script_client.call("tick", (*head, pack(spec.header), spec.payload, *jobs), answers.read_ticked)
+        return self.script_client.call("tick", (*head, spec.form, spec.payload, *jobs), answers.read_ticked)
 
     # Batches
 

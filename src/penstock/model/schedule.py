@@ -20,7 +20,6 @@ from cronsim import CronSim, CronSimError
 
 from penstock.errors import BadOption
 from penstock.model.durations import Duration, milliseconds, show
-from penstock.model.header import Header
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["allow", "skip", "queue"]
@@ -117,7 +116,9 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
     jitter: int
     catch_up: CatchUp
     overlap: Overlap
-    header: Header
+    task: str
+    queue: str
+    form: bytes  #: the header of its jobs, packed: fields that only another version knows stay in it, as in a record
     payload: bytes
 
     @property
@@ -131,7 +132,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def version(self) -> str:
-        """The same for the same content, wherever it was written."""
+        """The same for the same content, whichever version of Penstock reads it."""
         return hashlib.sha256(pack(self)).hexdigest()[:16]
 
 

@@ -1,0 +1,238 @@
+"""Whatever is deleted or written by others is named, and mended as far as it can be."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from penstock import Lane, Penstock
+from penstock.engine.engine import Engine
+from penstock.engine.keys import KINDS
+from penstock.engine.read.views import Views
+from penstock.engine.repair.audit_lanes import miscounts
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
+from tests.conftest import Clock, namespace
+from tests.engine.factories import (
+    TestWorker,
+    enqueue,
+    lane,
+    new_job,
+    new_spec,
+    open_batch,
+    populate,
+    populate_lanes,
+    raw,
+    set_cron,
+    states,
+)
+from tests.servers import Server
+
+CONTENTS = {"jobs", "payloads", "results", "attempts", "logs", "meta", "limits", "crons"}
+
+
+@pytest.fixture
+def url(single: Server) -> str:
+    return single.url
+
+
+async def _full(engine: Engine) -> None:
+    """A namespace with something in every key."""
+    worker = await populate(engine)
+    await populate_lanes(engine)
+    await engine.log(worker.name, [("running", 1, 0, [[1, 1, "info", "hello"]])])
+    await engine.tune("lane:few", limit=3)
+    await engine.tune("task:tasks:never", paused=True)
+    await engine.watch("client", ["ready"])
+
+
+def wrong(made: Doctor) -> list[Diagnosis]:
+    """What matters here: the tests' workers know no tasks, and serve no queues."""
+    return [one for one in made.findings if one.level == "wrong" and one.rule != "unknown_task"]
+
+
+async def test_a_sound_namespace_is_healthy(engine: Engine) -> None:
+    await _full(engine)
+    assert wrong(await examine(engine)) == []
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+async def test_a_key_that_is_deleted_is_named_and_repaired(engine: Engine, name: str) -> None:
+    await _full(engine)
+    before = await states(engine)
+    await (await raw(engine)).delete(engine.keys(name))
+    found = await examine(engine)
+    assert not found.healthy
+    assert any(name in f"{one.rule} {one.subject} {one.text}" for one in wrong(found)), wrong(found)
+    assert all(one.todo for one in found.findings)
+    await fix(engine)
+    after = await examine(engine)
+    assert [one for one in wrong(after) if one.rule != "orphan"] == []
+    if name in {"keepers", "workers"}:  # workers say which schedules they have when they start
+        return
+    assert wrong(after) == []
+    if name == "jobs":
+        lost = {one.subject for one in found.findings if one.rule == "payloads"}
+        assert {"ready", "scheduled", "running", "dead"} <= lost  # each of them is named
+        return
+    now = await states(engine)
+    assert now.keys() == before.keys()
+    if name == "payloads":
+        assert {one.subject for one in found.findings if one.rule == "payload"} >= {"ready", "scheduled"}
+        assert (now["ready"], now["scheduled"]) == ("dead", "dead")
+    elif name not in {"lanes", "limits", "workers", "nodes"}:
+        assert now == before
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+async def test_a_key_of_another_type_is_named_and_repaired(engine: Engine, name: str) -> None:
+    await _full(engine)
+    client, key = await raw(engine), engine.keys(name)
+    await client.delete(key)
+    await client.set(key, "somebody else")
+    found = await examine(engine)
+    assert [(one.rule, one.subject) for one in wrong(found)] == [("kind", name)]
+    await fix(engine)
+    assert [one for one in wrong(await examine(engine)) if one.rule != "orphan"] == []
+    aside = [key async for key in client.scan_iter(match=f"lost:*{engine.keys.namespace}*")]
+    assert bool(aside) == (name in {*CONTENTS, "queues"})
+    if aside:
+        await client.delete(*aside)
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - {"meta", "events", "stats", "limits", "queues", "retired"}))
+async def test_a_foreign_entry_of_a_key_is_named_and_removed(engine: Engine, name: str) -> None:
+    await _full(engine)
+    before = await states(engine)
+    client, key = await raw(engine), engine.keys(name)
+    if KINDS[name] == "hash":
+        await client.hset(key, "stray\x1fstray", b"\xc1 garbage" if name != "counts" else "7")
+    else:
+        await client.zadd(key, {"stray\x1fstray\x1fstray": 0})
+    found = await examine(engine)
+    assert any("stray" in one.subject for one in wrong(found)), (name, wrong(found))
+    await fix(engine)
+    after = await examine(engine)
+    assert wrong(after) == []
+    assert any("stray" in one.subject for one in mended(found, after))
+    assert await states(engine) == before
+
+
+async def test_a_lost_wake_up_or_counter_is_restored(engine: Engine) -> None:
+    await _full(engine)
+    client = await raw(engine)
+    await client.hset(engine.keys("counts"), "default\x1fready", "999")
+    await client.hdel(engine.keys("meta"), "seq", "fence")
+    assert {one.rule for one in wrong(await examine(engine))} >= {"counts", "sequence"}
+    await fix(engine)
+    assert wrong(await examine(engine)) == []
+
+
+async def test_tasks_that_no_worker_knows_are_named(engine: Engine) -> None:
+    await enqueue(engine, new_job("a", task="tasks:old"), new_job("b", task="tasks:new"))
+    assert [one.rule for one in (await examine(engine)).findings if one.level == "wrong"] == []
+    await engine.register("w", 10_000, json.dumps({"tasks": ["tasks:new"]}), ["*"])
+    (finding,) = [one for one in (await examine(engine)).findings if one.level == "wrong"]
+    assert (finding.rule, finding.subject) == ("unknown_task", "tasks:old")
+    assert [one for one in (await examine(engine, {"tasks:old"})).findings if one.level == "wrong"] == []
+
+
+async def test_orphaned_schedules_and_disagreeing_lanes_are_named(engine: Engine, clock: Clock) -> None:
+    await TestWorker(engine, "old").register()
+    await set_cron(engine, clock, "nightly", new_spec(), "old")
+    await engine.retire("old")
+    await TestWorker(engine, "new").register()
+    await enqueue(engine, new_job("a", lanes=[lane("few", 2)]), new_job("b", lanes=[lane("few", 3)]))
+    found = {(one.rule, one.subject) for one in (await examine(engine, {"tasks:run"})).findings if one.level == "wrong"}
+    assert found == {("orphan", "nightly"), ("lane", "few")}
+
+
+async def test_an_open_batch_is_advice(engine: Engine) -> None:
+    await open_batch(engine, "b1", new_job("a"))
+    await open_batch(engine, "b2")
+    await engine.seal_batch("b2")
+    made = await examine(engine, {"tasks:run"})
+    (finding,) = [one for one in made.findings if one.rule == "open_batch"]
+    assert (finding.subject, finding.level) == ("b1", "advice")
+    assert "1 members, 1 of them unfinished" in finding.text
+    assert finding.todo.endswith("penstock batch seal b1")
+
+
+async def test_a_namespace_of_another_layout_is_named_and_left_alone(engine: Engine) -> None:
+    await _full(engine)
+    client = await raw(engine)
+    await client.hset(engine.keys("meta"), "schema", "99")
+    found = await examine(engine)
+    assert [one.rule for one in found.findings if one.level == "wrong"] == ["schema"]
+    await client.hset(engine.keys("meta"), "schema", "1")
+
+
+async def test_a_queue_without_workers_and_a_server_without_aof_are_advice(engine: Engine) -> None:
+    await enqueue(engine, new_job("a", queue="lonely"))
+    found = await examine(engine)
+    assert found.healthy
+    assert {one.rule for one in found.findings} == {"persistence", "unserved"}
+    assert found.server["name"].startswith(("Valkey", "Redis"))
+    assert found.server["round_trip_ms"] >= 0
+
+
+async def test_a_busy_system_is_healthy(url: str) -> None:
+    app = Penstock(namespace(), url=url)
+
+    @app.task(name="send", lane=Lane("few", limit=3))
+    async def send(number: int) -> None:
+        await asyncio.sleep(0.002)
+
+    async def feed() -> None:
+        while True:
+            await app.enqueue_many(send.call(n) for n in range(20))
+            await asyncio.sleep(0.01)
+
+    feeder = asyncio.create_task(feed())
+    async with app.worker(concurrency=10):
+        for _ in range(3):
+            assert wrong(await examine(app.client.engine)) == []
+        feeder.cancel()
+        await asyncio.gather(feeder, return_exceptions=True)
+        await app.queue("default").purge()
+    assert (await examine(app.client.engine)).healthy
+    await (await raw(app.client.engine)).delete(*app.client.engine.all_keys())
+    await app.aclose()
+
+
+async def test_the_counts_of_a_lane_are_compared_with_its_entries_at_one_moment(engine: Engine) -> None:
+    worker = await TestWorker(engine).register()
+    few = lane("few", 2)
+    await enqueue(engine, *(new_job(f"{queue}{n}", queue=queue, lanes=[few]) for queue in "xy" for n in range(12)))
+    await worker.lease(2)
+    assert not await miscounts(engine, "lane:few")
+    assert not await miscounts(engine, "lane:unknown")
+    client, key = await raw(engine), engine.keys("lanes")
+    use, *rest = msgspec.msgpack.decode(await client.hget(key, "lane:few"))
+    tokens, at, declared, differs, queue, waiting, *others = rest
+    for damaged in ([use + 1, *rest], [use, tokens, at, declared, differs, queue, waiting - 1, *others]):
+        await client.hset(key, "lane:few", msgspec.msgpack.encode(damaged))
+        assert await miscounts(engine, "lane:few")
+        assert wrong(await examine(engine)) != []
+        await fix(engine)
+        assert not await miscounts(engine, "lane:few")
+
+
+async def test_an_empty_namespace_is_healthy(engine: Engine) -> None:
+    assert (await examine(engine)).healthy
+    assert await Views(engine).counts() == {}
+
+
+async def test_unusually_many_names_of_queues_are_advice(engine: Engine) -> None:
+    await enqueue(engine, *(new_job(queue=f"tenant-{n}") for n in range(50)))
+    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    names = {f"tenant-{n}": "" for n in range(10_000)}
+    await (await raw(engine)).hset(engine.keys("queues"), mapping=names)
+    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    await enqueue(engine, new_job(queue="one-more"))
+    made = await examine(engine)
+    (finding,) = [one for one in made.findings if one.rule == "queues"]
+    assert finding.text.startswith("10,001 names of queues are known")
+    assert "keep results for less long, or use fewer queues" in finding.todo
+    assert (finding.level, finding.fixable) == ("advice", False)
+    assert made.healthy
