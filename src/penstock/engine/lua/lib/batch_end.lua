@@ -101,6 +101,7 @@ local function save_touched()
   end
 end
 
+-- end_batches(): ends batches, creates the jobs that follow, and stores all touched batches.
 function M.end_batches()
   local created_before = create.count
   end_touched()

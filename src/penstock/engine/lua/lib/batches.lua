@@ -99,6 +99,7 @@ end
 -- add(b): this new batch exists from now on.
 function M.add(b) known_batches[b.id] = b end
 
+-- touch(b): this batch has changed.
 function M.touch(b)
   if not M.touched[b.id] then
     M.touched[b.id] = b

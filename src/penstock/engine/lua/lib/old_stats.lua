@@ -11,7 +11,7 @@ local call = request.call
 local M = {}
 
 local PASS_MS = 600000   -- what a pass takes if timers prune all the time
-local PAGE = 500         -- fields that one call looks at at most, about
+local PAGE = 500         -- fields that one call looks at, about
 
 -- read_pass() → the last pass, as `meta` has it:
 --   began    when it began
@@ -29,7 +29,7 @@ end
 local function current_pass()
   local pass = read_pass()
   local age = request.now - pass.began
-  local is_over = not tonumber(pass.cursor)
+  local is_over = not tonumber(pass.cursor)   -- it is `end`, or there was no pass
   if age < 0 or (age >= PASS_MS and is_over) then
     pass = { began = request.now, cursor = '0', met = 0, all = call('HLEN', keys.stats) }
   end

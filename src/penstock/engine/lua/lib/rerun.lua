@@ -41,8 +41,8 @@ local function change_arguments(id, h, payload, specs, unique)
   if h[BATCH] ~= '' then batches.apply_to(h) end
 end
 
--- make_new(h): it has no failures and no attempts, as a new job.
-local function make_new(h)
+-- forget_attempts(h): the job has no failures and no attempts, as a new job. It does not expire any more.
+local function forget_attempts(h)
   h[FAILURES], h[CRASHES], h[STARTS], h[RELEASES], h[CANCELLING] = 0, 0, 0, 0, 0
   h[REASON], h[PROGRESS], h[LAST], h[DEATH] = '', '', '', ''
   h[GENERATION], h[EXPIRES] = h[GENERATION] + 1, 0
@@ -59,7 +59,7 @@ function M.rerun(verb, id, h, payload, specs, unique)
   if not is_free(unique or h[UNIQUE], id) then return 'taken' end
   if payload then change_arguments(id, h, payload, specs, unique) end
   if state == 'dead' then writes.remove(keys.deaths, transition.death_member(id, h)) end
-  make_new(h)
+  forget_attempts(h)
   if h[UNIQUE] ~= '' then retaken[h[UNIQUE]] = id end
   transition.move_to_tail(id, h)
   lane_entry.line_up(verb, id, h)

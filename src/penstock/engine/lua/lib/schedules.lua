@@ -1,8 +1,8 @@
--- Schedules: their state, and the jobs that their ticks make. Timers compute when the ticks are. Then they claim
--- a tick by its nominal time (verbs/tick.lua), so each tick is claimed once.
+-- Schedules: their state, and the jobs that their ticks make. Timers compute when the ticks are. Then they claim a tick
+-- by its nominal time (verbs/tick.lua), so each tick is claimed once.
 --
 -- `state` is the state of a schedule, Standing in model/schedule.py. state.line has two values for each tick that waits
--- for the job of the tick before: job id and nominal time.
+-- for the job of the tick before: job id and nominal time. h is the header of a job.
 
 local request = require 'request'
 local keys = require 'keys'

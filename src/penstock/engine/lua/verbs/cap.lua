@@ -17,8 +17,8 @@ local call = request.call
 
 local M = {}
 
--- new_setting(setting, max_running, max_waiting) → the setting of a queue with these limits, where they are numbers.
--- It is [paused][ max=how many may wait.][ how many may run]: a number at the end is always the last of these.
+-- new_setting(setting, max_running, max_waiting) → the setting of a queue with these limits; those that are nil stay.
+-- It is [paused][ max=how many may wait.][ how many may run]. The dot keeps the first number apart from the second.
 local function new_setting(setting, max_running, max_waiting)
   local paused = string.find(setting, '^paused') and 'paused' or ''
   max_running = max_running or tonumber(string.match(setting, ' (%d+)$')) or -1

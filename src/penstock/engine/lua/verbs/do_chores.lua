@@ -21,12 +21,13 @@ local call = request.call
 
 local M = {}
 
-local RETRY_FORGET = 60000   -- ms until a batch that its parent may still need is looked at again
+local LOOK_INTERVAL = 60000   -- ms until forgetting a batch that its parent needs is tried again
 
 -- State of one call.
-local limit       -- members in the page at most
-local entry       -- of the key `chores`: the chore and its batch; nothing if none is due
-local id, batch   -- of this batch; no batch if it was forgotten
+local limit   -- members in the page at most
+local entry   -- entry of the key `chores` with this chore and the id of its batch; nothing if none is due
+local id      -- of the batch
+local batch   -- its state; nothing if it is forgotten
 
 -- put_off(at): the chore waits until then.
 local function put_off(at)
@@ -63,8 +64,8 @@ function pages.abandon()
   end
 end
 
--- may_run_again() → may its parent, which has not ended, have to run it again?
-local function may_run_again()
+-- is_needed() → is the batch a member of another one that has not ended? Then it may have to run again.
+local function is_needed()
   local parent = batches.of_member(batch[B_PARENT], batch[B_CREATED])
   return parent and parent[B_PHASE] ~= 'ended'
 end
@@ -82,7 +83,7 @@ end
 
 function pages.forget()
   if batch and batch[B_PHASE] ~= 'ended' then return end_chore() end
-  if batch and may_run_again() then return put_off(request.now + RETRY_FORGET) end
+  if batch and is_needed() then return put_off(request.now + LOOK_INTERVAL) end
   local members = call('ZRANGE', keys.roster, '[' .. id .. SEP, '(' .. id .. AFTER, 'BYLEX', 'LIMIT', 0, limit)
   for _, member in ipairs(members) do writes.remove(keys.roster, member) end
   writes.delete(keys.batches, 'spec' .. SEP .. id)

@@ -1,4 +1,4 @@
--- prune: done | cancelled | dead → tombstone → gone, by age and by number. A member stays until its batch ended.
+-- prune: done | cancelled | dead → tombstone → gone, by age and by number. Members stay until their batch ends.
 --      Old statistics and the names of queues without jobs and settings are forgotten, too.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
@@ -23,25 +23,25 @@ local M = {}
 
 local LOOK_INTERVAL = 600000   -- ms until needed members are looked at again: their batch may have ended
 local MIN_DELAY = 60000        -- ms that an old member is kept longer at least
-local MANY_NAMES = 10          -- so many forgotten names of queues say that there are more; a few can wait
+local MANY_NAMES = 10          -- forgotten names of queues in a page after which the next page is looked at soon
 
 -- State of one call.
-local limit        -- of each kind at most
-local n_pruned     -- jobs and tombstones
-local has_more     -- was a page full?
+local limit      -- rows of one key that are pruned at most
+local n_pruned   -- jobs and tombstones
+local has_more   -- is there more to prune?
 
--- page_of(key, oldest, max, skipped) → up to `limit` ids that are to be pruned; their scores; how many are too old. The
--- scores of this index are times. Ids with a time up to `oldest` are too old and come first. Then come those that are
--- not among the newest `max`. As many rows at the beginning of the index as `skipped` says are not looked at.
-local function page_of(key, oldest, max, skipped)
+-- page_of(key, cutoff, max, n_skipped) → up to `limit` ids to prune from an index by time; their scores; how many of
+-- them are old. Old ids have a time up to the cutoff and come first. The other ids are too many: they are not among the
+-- newest `max`. The first n_skipped rows of the index are not looked at.
+local function page_of(key, cutoff, max, n_skipped)
   local ids, scores, n_old = {}, {}, 0
-  local n_beyond = call('ZCARD', key) - 1 - max - skipped   -- 1: the sentinel
-  local rows = call('ZRANGE', key, skipped, skipped + limit - 1, 'WITHSCORES')
+  local n_too_many = call('ZCARD', key) - 1 - max - n_skipped   -- 1: the sentinel
+  local rows = call('ZRANGE', key, n_skipped, n_skipped + limit - 1, 'WITHSCORES')
   for i = 1, #rows / 2 do
     local id, score = rows[2 * i - 1], rows[2 * i]
     if id == '' then break end   -- the sentinel, which has the highest score
-    local is_old = tonumber(score) <= oldest
-    if not is_old and i > n_beyond then break end
+    local is_old = tonumber(score) <= cutoff
+    if not is_old and i > n_too_many then break end
     ids[i], scores[i] = id, score
     if is_old then n_old = i end
   end
@@ -51,8 +51,8 @@ end
 
 -- Tombstones.
 
-local function forget_tombstones(oldest, max)
-  local ids, n_forgotten = page_of(keys.tombs, oldest, max, 0), 0
+local function forget_tombstones(cutoff, max)
+  local ids, n_forgotten = page_of(keys.tombs, cutoff, max, 0), 0
   local headers = jobs.read(ids)
   for i, id in ipairs(ids) do
     writes.remove(keys.tombs, id)
@@ -77,7 +77,7 @@ local function needed_rows(key, field)
   return call('ZCOUNT', key, '-inf', '(' .. score), since
 end
 
--- put_off(id, header): this finished job is kept twice as long. So a member that is needed is not met in each call.
+-- put_off(id, header): this finished job is kept twice as long. So a needed member is met a few times, not each minute.
 local function put_off(id, header)
   local age = request.now - header[SINCE]
   header[KEEP] = math.max(2 * header[KEEP], age + MIN_DELAY)
@@ -85,11 +85,11 @@ local function put_off(id, header)
   writes.save(id, header)
 end
 
--- prune_index(key, field, oldest, max): makes tombstones of jobs in `finished` or `dead`. Needed members stay: old ones
--- of `finished` are put off; `meta` remembers others in this field, so that the next calls skip them.
-local function prune_index(key, field, oldest, max)
-  local skipped, since = needed_rows(key, field)
-  local ids, scores, n_old = page_of(key, oldest, max, skipped)
+-- prune_index(key, field, cutoff, max): makes tombstones of jobs in `finished` or `dead`. Needed members stay. Old ones
+-- in `finished` are put off. The others are noted in this field of `meta`, so that the next calls skip them.
+local function prune_index(key, field, cutoff, max)
+  local n_skipped, since = needed_rows(key, field)
+  local ids, scores, n_old = page_of(key, cutoff, max, n_skipped)
   local headers, n_needed, last_needed = jobs.read(ids), 0, nil
   for i, id in ipairs(ids) do
     local header = headers[i]
@@ -112,15 +112,15 @@ end
 
 -- Names of workers.
 
-local function forget_retired(oldest)
-  local workers = call('ZRANGE', keys.retired, '-inf', oldest, 'BYSCORE', 'LIMIT', 0, limit)
+local function forget_retired(cutoff)
+  local workers = call('ZRANGE', keys.retired, '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, limit)
   for _, worker in ipairs(workers) do writes.remove(keys.retired, worker) end
 end
 
 function M.run()
   local numbers = {}
   for i = 1, 6 do numbers[i] = tonumber(request.args[i]) end
-  local kept_ms, max_finished, max_tombs, dead_kept_ms, max_dead = unpack(numbers, 2)
+  local kept_ms, max_finished, max_tombs, dead_kept_ms, max_dead = unpack(numbers, 2, 6)
   limit, n_pruned, has_more = numbers[1], 0, false
   forget_tombstones(request.now - kept_ms, max_tombs)
   prune_index(keys.finished, 'needed_finished', request.now, max_finished)

@@ -14,7 +14,7 @@ local schedules = require 'schedules'
 
 local M = {}
 
--- is_queued(state, job_id) → does this job wait for the one before it? Then this call was sent before.
+-- is_queued(state, job_id) → does this job wait in the schedule's line already? Then this call was sent again.
 local function is_queued(state, job_id)
   for i = 1, #state.line, 2 do
     if state.line[i] == job_id then return true end
