@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-MOST = 15
+MAX_PACKAGES = 15
 
 
 def needed(name: str, found: set[str]) -> set[str]:
@@ -30,7 +30,7 @@ def needed(name: str, found: set[str]) -> set[str]:
 def test_an_installation_pulls_in_few_packages() -> None:
     packages = needed("penstock", set())
     assert {"penstock", "redis", "click"} <= packages
-    assert len(packages) <= MOST, sorted(packages)
+    assert len(packages) <= MAX_PACKAGES, sorted(packages)
 
 
 def test_the_command_line_is_a_module_too() -> None:
@@ -67,7 +67,7 @@ def test_the_wheel_works_in_a_new_environment_without_the_repository(tmp_path: P
     before = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split())
     run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
     added = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split()) - before
-    assert len(added) <= MOST, added
+    assert len(added) <= MAX_PACKAGES, added
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "every invariant: clean" in run(programs / "penstock", "demo", folder=empty)

@@ -158,11 +158,11 @@ async def test_progress_is_told(app: Penstock) -> None:
     make(app)
     await app.enqueue_many(app.tasks["send"].call(1) for _ in range(250))
     told: list[int] = []
-    await app.jobs(queue="mail").cancel(told=told.append)
+    await app.jobs(queue="mail").cancel(on_progress=told.append)
     assert told == [50, 100, 150, 200, 250]
 
 
-# Dead letters
+# Dead messages
 
 
 async def test_the_dead_are_grouped_by_what_they_died_of(app: Penstock) -> None:

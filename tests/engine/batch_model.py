@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.engine.engine import DEEPEST, NewBatch
+from penstock.engine.engine import MAX_BATCH_DEPTH, NewBatch
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.record.record import read_new
 from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, status_of
@@ -176,7 +176,7 @@ class Batches:
             return "exists"
         refusal = self.refusal(new.parent) if new.parent else ""
         depth = self.states[new.parent].depth + 1 if new.parent and not refusal else 1
-        if refusal or depth > DEEPEST:
+        if refusal or depth > MAX_BATCH_DEPTH:
             return refusal or "deep"
         now, same = self.model.now, ("name", "parent", "priority", "limit", "nonce", "abandon_after", "keep")
         fields = {name: getattr(new, name) for name in same}

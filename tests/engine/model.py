@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.engine.engine import CRASHES
+from penstock.engine.engine import MAX_CRASHES
 from penstock.engine.keys import SEPARATOR
 from penstock.model.error_fingerprint import error_fingerprint
 from penstock.model.header import DELAY_BELOW, Attempt, Header, State
@@ -39,7 +39,7 @@ class Model:
         self.lives: dict[str, int] = {}  #: how long each lives without a renewal
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
         self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
-        self.at_rest: set[str] = set()  #: workers that may be given a job by letter, unless they were woken
+        self.idle: set[str] = set()  #: workers that may be given the next job, unless they were woken
         self.skills: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}  #: tasks and queues, of those that say
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
@@ -126,7 +126,7 @@ class Model:
         want: int,
         answered: int,
         room: int,
-        by_letter: bool = False,
+        push: bool = False,
     ) -> tuple[str, bool, list[str]]:
         floor, *made = self.calls.get(worker, [0])
         if worker not in self.workers or number <= floor:
@@ -144,14 +144,14 @@ class Model:
             self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=starts)
         floor = max(floor, answered)
         self.calls[worker] = [floor, *sorted(one for one in (*made, number) if one > floor)]
-        rests = by_letter and not again and not self.held_by([worker])
-        self.at_rest = self.at_rest | {worker} if rests else self.at_rest - {worker}
+        rests = push and not again and not self.held_by([worker])
+        self.idle = self.idle | {worker} if rests else self.idle - {worker}
         return "ok", again, chosen
 
     def handed_over(self, job_id: str, worker: str, number: int, queues: Sequence[str]) -> None:
         """A new job went to this worker at once, for its next call; to which of them is not known here."""
         h = self.jobs[job_id]
-        assert worker in self.at_rest
+        assert worker in self.idle
         assert worker in self.workers
         assert not self.held_by([worker])
         assert {"*", h.queue} & {*queues}
@@ -160,7 +160,7 @@ class Model:
         assert self.may_take(worker, job_id)
         made = self.calls[worker]
         assert number == made[-1] + 1
-        self.at_rest.remove(worker)
+        self.idle.remove(worker)
         self.calls[worker] = [*made, number]
         self.fence = max(self.fence + 1, self.now * 1000)
         claim = f"{worker}{SEPARATOR}{number}"
@@ -220,7 +220,7 @@ class Model:
                 self._remember(verb, job_id, error)
                 self._put(verb, job_id, "dead", reason, failures=h.failures + 1, death=error_fingerprint(error, reason))
             case "crash", cause:
-                self._crash(verb, job_id, CRASHES, cause)
+                self._crash(verb, job_id, MAX_CRASHES, cause)
             case "snooze", delay, reason:
                 self._put(verb, job_id, "scheduled", reason, due=self.now + delay, releases=h.releases + 1)
             case _:

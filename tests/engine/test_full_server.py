@@ -114,9 +114,9 @@ async def test_all_verbs_but_enqueue_and_revive_work_on_a_full_server(engine: En
     assert await worker.bury(c, error='"' + "x" * 5_000 + '"') == "ok"
     assert await worker.release(d) == "ok"
     assert await worker.snooze(e, 60_000) == "ok"
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         assert await engine.cancel(["f", "waiting"]) == ["cancelling", "cancelled"]
-        assert await mailbox.letters() == ["cancel f"]
+        assert await subscription.messages() == ["cancel f"]
     assert [watched.state for watched in await engine.watch("client", ["a", "g"])] == ["done", "running"]
     while (await engine.promote())[0] == 0:
         pass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.engine.answers import read_letter
+from penstock.engine.answers import read_pushed_lease
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.model.schedule import ScheduleSpec, first, plan
@@ -137,10 +137,10 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def _hand_over(self, word: str, job_id: str, state: str) -> tuple[str, str, str]:
-        """The job may have gone to a worker by letter."""
+        """The job may have gone to an idle worker."""
         assert (word, state) == ("created", "ready")
-        worker, letter = self.world.last_letter()
-        number, leased = read_letter(letter)
+        worker, message = self.world.last_pushed_job()
+        number, leased = read_pushed_lease(message)
         self.model.handed_over(job_id, worker, number, SERVES[int(worker[1])])
         assert self._ids(leased) == ("ok", False, [job_id])
         self.calls[worker] = max(self.calls[worker], number)
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         self.send("enqueue", [new_job(**job) for job in jobs])
 
     @step(2, who=numbers, job_id=one_of(*IDS), queue=one_of(*QUEUES), payload=one_of(b"", b"small"))
-    def enqueue_for_one_at_rest(self, who: int, job_id: str, queue: str, payload: bytes) -> None:
+    def enqueue_for_an_idle_worker(self, who: int, job_id: str, queue: str, payload: bytes) -> None:
         """A worker asks, and then there comes a job with nothing to it."""
         self.lease(who, 4, 0, 0, 100, listens=True)
         self.send("enqueue", [new_job(job_id, queue=queue, payload=payload)])
@@ -261,7 +261,7 @@ class Machine(RuleBasedStateMachine):
         options = {"queues": SERVES[slot], "want": want, "answered": max(0, call - 1 - lag), "room": room}
         if listens:
             self.world.listen_for(worker)
-            options["by_letter"] = True
+            options["push"] = True
         word, *_ = self.send("lease", worker, call, **options)
         if word == "unknown":
             self.register(slot, LIFE, again=who > 8)

@@ -116,7 +116,7 @@ async def test_a_job_that_fails_while_it_is_cancelled_is_cancelled(app: Penstock
 
 
 async def test_a_cancel_in_the_turn_in_which_a_job_starts_is_heard(app: Penstock, monkeypatch: Any) -> None:
-    """As when the lease's answer and the letter are read in one turn of the loop: about 1 in 200 cancels at start."""
+    """As when the lease's answer and the message are read in one turn of the loop: about 1 in 200 cancels at start."""
     start = Slots.start
 
     def and_cancel(self: Slots, leased: Leased, *rest: Any) -> None:
@@ -149,12 +149,12 @@ async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_se
         if calls[-1].script.name == "lease":
             for lease in calls[-1].decode(answers[-1]).leases:
                 await app.client.engine.cancel([lease.id])
-                await asyncio.sleep(0.05)  # the letter is read first
+                await asyncio.sleep(0.05)  # the message is read first
         return answers
 
     monkeypatch.setattr(ScriptClient, "together", late)
 
-    @app.task(lock="door")  # so that it is leased, and does not come by letter
+    @app.task(lock="door")  # so that it is leased, and is not pushed
     async def slow() -> None:
         await asyncio.sleep(60)
 

@@ -97,14 +97,14 @@ async def test_a_job_pushed_under_a_call_number_that_the_server_forgot_is_run(ap
         before = await client.hget(calls, worker.name)
         for n in range(20):
             assert await (await echo.enqueue(n)).result(timeout=5) == n
-        await eventually(lambda: _is_at_rest(app, worker.name))
+        await eventually(lambda: _is_idle(app, worker.name))
         await client.hset(calls, worker.name, before)
         for n in range(3):
             assert await (await echo.enqueue(n)).result(timeout=5) == n
         assert await leases_of(engine, worker.name) == []
 
 
-async def _is_at_rest(app: Penstock, worker: str) -> bool:
+async def _is_idle(app: Penstock, worker: str) -> bool:
     engine = app.client.engine
     score = await (await raw(engine)).zscore(engine.keys("idle"), f"!\x1f{worker}")
     return score is not None and not await leases_of(engine, worker)

@@ -77,7 +77,7 @@ async def _two_trips_are_held_back(worker: Any, proxy: Any) -> None:
     await eventually(lambda: not fetcher.requested)
     proxy.stall("requests")
     fetcher.work_arrived()
-    await eventually(lambda: fetcher.requested >= 4)  # a mailbox that opens asks, too
+    await eventually(lambda: fetcher.requested >= 4)  # a subscription that opens asks, too
     fetcher.work_arrived()
     await eventually(lambda: fetcher.requested == 8)
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client.producer import Producer
 from penstock.engine.answers import EnqueueAnswer
-from penstock.engine.engine import ALIKE, Engine, NewJob
+from penstock.engine.engine import PLAIN_PAGE, Engine, NewJob
 from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import EVENTS_KEPT
 from penstock.errors import QueueFull
@@ -41,12 +41,15 @@ async def test_a_single_job_does_what_one_among_others_does(
             await setting(one)
             worker = await TestWorker(one, "w", queues=("mail",)).register()
             assert await worker.lease() == []
-        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+        async with (
+            listening(engine, engine.keys.channel("w")) as subscription,
+            listening(twin, twin.keys.channel("w")) as other,
+        ):
             for job in jobs:
                 clock.advance(20_000)
                 (placed,) = await engine.enqueue([job])
                 assert await twin.enqueue([job, job]) == [placed, placed]
-                assert await box.letters() == await other.letters() == (["work"] if job.id == "b" else [])
+                assert await subscription.messages() == await other.messages() == (["work"] if job.id == "b" else [])
                 assert await contents(engine) == await contents(twin)
         assert await happened(engine) == await happened(twin)
         assert await engine.enqueue([jobs[3]]) == [msgspec.structs.replace(placed, id="d")]
@@ -67,14 +70,17 @@ async def test_a_page_of_plain_jobs_does_what_other_pages_do(
             await setting(one)
             worker = await TestWorker(one, "w", queues=("mail",)).register()
             assert await worker.lease() == []
-        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+        async with (
+            listening(engine, engine.keys.channel("w")) as subscription,
+            listening(twin, twin.keys.channel("w")) as other,
+        ):
             for number, fields in enumerate([{}, {"queue": "mail", "priority": 7, "retries": 0, "keep": 5}, {}, {}]):
                 clock.advance(20_000)
                 jobs = [new_job(f"{number}-{n}", payload=b"." * sizes[n % 6], **fields) for n in range(90)]
                 placed = await engine.enqueue(jobs)
                 assert placed == [EnqueueAnswer("created", job.id, "ready") for job in jobs]
                 assert await twin.enqueue([*jobs, jobs[0]]) == [*placed, placed[0]]  # one that is there: the long way
-                assert await box.letters() == await other.letters() == (["work"] if number == 1 else [])
+                assert await subscription.messages() == await other.messages() == (["work"] if number == 1 else [])
                 assert await contents(engine) == await contents(twin)
         assert await happened(engine) == await happened(twin)
         assert await audit(engine) == []
@@ -137,7 +143,7 @@ async def sent_in_pages(engine: Engine, number: int) -> list[NewJob]:
     return jobs
 
 
-@pytest.mark.parametrize("number", [ALIKE + 1, ALIKE + 100, 3 * ALIKE - 1])
+@pytest.mark.parametrize("number", [PLAIN_PAGE + 1, PLAIN_PAGE + 100, 3 * PLAIN_PAGE - 1])
 async def test_no_page_is_taken_before_one_that_does_not_fit(engine: Engine, number: int) -> None:
     await engine.cap("q", most=100)
     jobs = await sent_in_pages(engine, number)
@@ -145,11 +151,11 @@ async def test_no_page_is_taken_before_one_that_does_not_fit(engine: Engine, num
     assert await audit(engine) == []
 
 
-@pytest.mark.parametrize("known", [0, 100, ALIKE])
+@pytest.mark.parametrize("known", [0, 100, PLAIN_PAGE])
 async def test_pages_keep_their_order_where_some_of_their_jobs_are_there_already(engine: Engine, known: int) -> None:
     header = new_job(queue="q").header
     await engine.enqueue([NewJob(f"j{known:04}", header, b"")])
-    jobs = await sent_in_pages(engine, 3 * ALIKE)
+    jobs = await sent_in_pages(engine, 3 * PLAIN_PAGE)
     found = await in_line(engine)
     assert found[0] == f"j{known:04}"
     assert found[1:] == [job.id for job in jobs if job.id != found[0]]

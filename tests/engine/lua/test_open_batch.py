@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.engine import DEEPEST, Engine
+from penstock.engine.engine import MAX_BATCH_DEPTH, Engine
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
@@ -51,10 +51,10 @@ async def test_a_batch_that_takes_no_members_takes_no_batch(engine: Engine) -> N
 
 async def test_batches_are_inside_each_other_up_to_a_depth(engine: Engine) -> None:
     await open_batch(engine, "b1")
-    for depth in range(2, DEEPEST + 1):
+    for depth in range(2, MAX_BATCH_DEPTH + 1):
         await open_batch(engine, f"b{depth}", parent=f"b{depth - 1}")
-    assert await engine.open_batch(new_batch("too-deep", parent=f"b{DEEPEST}")) == "deep"
-    for depth in range(DEEPEST, 0, -1):
+    assert await engine.open_batch(new_batch("too-deep", parent=f"b{MAX_BATCH_DEPTH}")) == "deep"
+    for depth in range(MAX_BATCH_DEPTH, 0, -1):
         await engine.seal_batch(f"b{depth}")
     assert (await numbers_of(engine, "b1"))[:3] == ("ended", 1, 1)
 

@@ -46,9 +46,9 @@ async def test_a_lock_goes_from_owner_to_owner_without_an_entry_in_holders(engin
     for name, waiting in zip("abc", (2, 1, 0), strict=True):
         assert await lane_of(engine) == [-1, 0, 0, "", "", "default", waiting, 50, name]
         assert await owners(engine) == {name}
-        assert (await LaneViews(engine.script_client).one("lock:t")).in_use == 0
+        assert (await LaneViews(engine.script_client).lane("lock:t")).in_use == 0
         (lease,) = await worker.lease(5)
-        status = run_blocking(LaneViews(engine.script_client).one("lock:t"))
+        status = run_blocking(LaneViews(engine.script_client).lane("lock:t"))
         assert (lease.id, status.in_use, status.holders, status.waiting) == (name, 1, [name], waiting)
         assert await (await raw(engine)).zrange(engine.keys("holders"), 0, -1) == [b""]
         assert await worker.complete(lease) == "ok"

@@ -217,12 +217,12 @@ def _jobs(*jobs: NewJob) -> Come:
     return lambda engine: engine.enqueue(jobs)
 
 
-async def _by_letter(engine: Engine) -> None:
+async def _pushed(engine: Engine) -> None:
     """To a worker that has nothing to do, and listens."""
     listener = (await raw(engine)).pubsub()
     try:
-        await listener.ssubscribe(engine.keys.mailbox("rests"))
-        assert await (await TestWorker(engine, "rests").register()).lease(by_letter=True) == []
+        await listener.ssubscribe(engine.keys.channel("rests"))
+        assert await (await TestWorker(engine, "rests").register()).lease(push=True) == []
         (placed,) = await engine.enqueue([new_job(queue="a")])
         assert placed.state == "running"
     finally:
@@ -236,9 +236,9 @@ async def _by_letter(engine: Engine) -> None:
         _jobs(new_job(queue="a"), new_job(queue="a")),
         _jobs(new_job(queue="a", due=5_000)),
         _jobs(new_job(queue="a", lanes=["lock:t"])),
-        _by_letter,
+        _pushed,
     ],
-    ids=["one", "a page", "later", "with a lock", "by letter"],
+    ids=["one", "a page", "later", "with a lock", "pushed"],
 )
 async def test_a_name_that_was_forgotten_is_known_again_with_its_next_job_in_the_same_minute(
     engine: Engine, clock: Clock, come: Come

@@ -263,13 +263,13 @@ async def test_reap_without_dead_workers_notes_only_that_a_caller_was_heard(engi
 
 
 async def test_reap_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
-    worker, sleeper = await TestWorker(engine).register(), await TestWorker(engine, "sleeper").register()
+    worker, idle = await TestWorker(engine).register(), await TestWorker(engine, "idle").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.reap_worker(worker.name, ["a"], LIFE)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("reap", "a", "crash")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0}}
 

@@ -134,9 +134,9 @@ async def test_revive_wakes_workers_is_counted_and_adds_an_event(engine: Engine)
     await enqueue(engine, new_job("a"))
     await engine.cancel(["a"])
     await worker.lease()
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await engine.revive(["a"])
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("revive", "a", "")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "cancelled": 0}}
 

@@ -133,10 +133,10 @@ async def test_an_ended_batch_is_forgotten_in_pages(engine: Engine, clock: Clock
 
 
 async def test_waiting_clients_are_told_once_that_the_batch_has_ended(engine: Engine) -> None:
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await open_batch(engine, "b")
         status = (await engine.watch_batch("client", "b")).status
         assert status is not None
         assert status.open
         await engine.seal_batch("b")
-        assert await mailbox.letters() == ["end\x1f{end}b"]
+        assert await subscription.messages() == ["end\x1f{end}b"]

@@ -21,7 +21,7 @@ from tests.engine.processes import run
 async def test_a_schedule_is_made_with_its_first_tick_and_the_timers_are_told(engine: Engine, clock: Clock) -> None:
     async with listening(engine, engine.keys.timer) as timer:
         assert await set_cron(engine, clock, "a", new_spec()) == "made"
-        assert await timer.letters() == [str(clock() + 1_000)]
+        assert await timer.messages() == [str(clock() + 1_000)]
     standing = await standing_of(engine, "a")
     assert (standing.status, standing.source, standing.next, standing.due) == (
         "active",

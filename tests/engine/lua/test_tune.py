@@ -95,13 +95,13 @@ async def test_an_ordered_lane_stays_one_at_a_time_whatever_is_set(engine: Engin
 
 
 async def test_tune_wakes_idle_workers_and_adds_an_event(engine: Engine) -> None:
-    sleeper = await TestWorker(engine, "sleeper").register()
+    idle = await TestWorker(engine, "idle").register()
     await engine.tune("lock:t", paused=True)
     await enqueue(engine, new_job("a", lanes=["lock:t"]))
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.tune("lock:t", paused=False)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert ("tune", "", "lock:t") in await happened(engine)
 
 

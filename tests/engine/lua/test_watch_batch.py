@@ -1,4 +1,4 @@
-"""Members in the order in which they finished, a page at a time, and a letter when there are more."""
+"""Members in the order in which they finished, a page at a time, and a message when there are more."""
 
 from penstock.engine.engine import Engine
 from tests.engine.factories import TestWorker, listening, new_job, open_batch
@@ -33,13 +33,13 @@ async def test_an_answer_is_bounded_in_bytes(engine: Engine) -> None:
 
 async def test_a_reader_gets_one_message_that_there_is_more(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await open_batch(engine, "b", new_job("a"), new_job("c"))
         for _ in range(2):
             assert not (await engine.watch_batch("client", "b", finished=10)).members
         for lease in await worker.lease(2):
             await worker.complete(lease)
-        assert await mailbox.letters() == ["end\x1f{more}b"]
+        assert await subscription.messages() == ["end\x1f{more}b"]
 
 
 async def test_a_batch_inside_has_a_number_but_is_no_job(engine: Engine) -> None:

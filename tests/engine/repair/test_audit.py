@@ -134,7 +134,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("lives", "a worker with another life than it registered", _zadd("lives", "worker", 7)),
     ("lives", "the life of a worker that is not there", _zadd("lives", "ghost", 7)),
     ("calls", "calls of a worker that is not there", _hset("calls", "ghost", "1")),
-    ("idle", "a sleeper that is not there", _zadd("idle", "*\x1fghost")),
+    ("idle", "a idle that is not there", _zadd("idle", "*\x1fghost")),
     ("crons", "a schedule without its state", _hset("crons", "spec\x1fghost", pack(new_spec()))),
     ("crons", "a schedule that cannot be read", _hset("crons", "spec\x1fnightly", b"\xc1")),
     ("ticks", "a schedule that nobody looks at", _zrem("ticks", "nightly")),

@@ -11,7 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit_lanes import miscounts
-from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, repaired
 from tests.conftest import Clock, namespace
 from tests.engine.factories import (
     TestWorker,
@@ -114,7 +114,7 @@ async def test_a_foreign_entry_of_a_key_is_named_and_removed(engine: Engine, nam
     await fix(engine)
     after = await examine(engine)
     assert wrong(after) == []
-    assert any("stray" in one.subject for one in mended(found, after))
+    assert any("stray" in one.subject for one in repaired(found, after))
     assert await states(engine) == before
 
 

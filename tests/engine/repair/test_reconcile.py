@@ -105,7 +105,7 @@ async def test_workers_that_were_lost_are_back_when_they_register_again(engine: 
     before = await states(engine)
     await (await raw(engine)).delete(engine.keys(name))
     await reconcile(engine)
-    for lost in ("worker", "sleeper"):
+    for lost in ("worker", "idle"):
         assert await engine.register(lost, LIFE) == "ok"
     assert await audit(engine) == []
     assert await states(engine) == before

@@ -346,7 +346,7 @@ class ScriptClient:
         not.
         """
         needed = self._functions and any(call.script.library for call in calls)
-        stored = self._scripts.kept() if needed else []  # all of them: the others will be next
+        stored = self._scripts.kept() if needed else []  # all of them: the others will be needed next
         loads = [pack_command(("FUNCTION", "LOAD", script.library)) for script in stored]
         init = self.call("init", (), bytes)
         return (
