@@ -83,9 +83,9 @@ def _parse(words: list[str], line: str) -> None:
     parent: click.Context | None = None
     while isinstance(command, click.Group):
         parent = click.Context(command, parent=parent, info_name=command.name)
-        found = command.get_command(parent, words[0])
-        assert found is not None, f"no such command: {line}"
-        command, words = found, words[1:]
+        subcommand = command.get_command(parent, words[0])
+        assert subcommand is not None, f"no such command: {line}"
+        command, words = subcommand, words[1:]
     try:
         command.make_context(command.name, [word for word in words if word != "|"], parent=parent)
     except click.ClickException as error:

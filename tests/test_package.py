@@ -1,4 +1,4 @@
-"""What people get: few packages, a wheel that needs no repository, and a clone in which two commands work."""
+"""What is installed: few packages, a wheel that works without the repository, a clone where two commands work."""
 
 import os
 import subprocess
@@ -21,9 +21,11 @@ def needed(name: str, found: set[str]) -> set[str]:
         wanted = [Requirement(text) for text in requires(name) or ()]
     except PackageNotFoundError:
         return found
-    for one in wanted:
-        if (one.marker is None or one.marker.evaluate({"extra": ""})) and canonicalize_name(one.name) not in found:
-            needed(one.name, found)
+    for requirement in wanted:
+        if (requirement.marker is None or requirement.marker.evaluate({"extra": ""})) and canonicalize_name(
+            requirement.name
+        ) not in found:
+            needed(requirement.name, found)
     return found
 
 
@@ -34,8 +36,8 @@ def test_an_installation_pulls_in_few_packages() -> None:
 
 
 def test_the_command_line_is_a_module_too() -> None:
-    found = run(sys.executable, "-m", "penstock", "--version", folder=ROOT)
-    assert found.startswith("penstock ")
+    done = run(sys.executable, "-m", "penstock", "--version", folder=ROOT)
+    assert done.startswith("penstock ")
 
 
 def run(*command: str | Path, folder: Path, timeout: float = 300) -> str:

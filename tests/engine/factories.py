@@ -1,4 +1,4 @@
-"""Jobs and workers for the tests, made in one line, and looks at what became of them."""
+"""Makes jobs and workers in one line, and reads what is stored of them."""
 
 import json
 import secrets
@@ -279,8 +279,8 @@ async def forget_scripts(engine: Engine) -> None:
 
 
 async def record_of(engine: Engine, job_id: str) -> bytes:
-    found: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
-    return found
+    record: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
+    return record
 
 
 def is_rare(record: bytes) -> bool:
@@ -316,15 +316,15 @@ async def dump(engine: Engine) -> dict[bytes, bytes | None]:
 async def contents(engine: Engine) -> dict[str, Any]:
     """Everything that is stored, but for the stream, whose ids are of the server's own time, and what saves a write."""
     client = await raw(engine)
-    found: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for kind in KINDS:
         match (await client.type(engine.keys(kind))).decode():
             case "hash":
-                found[kind] = await client.hgetall(engine.keys(kind))
+                stored[kind] = await client.hgetall(engine.keys(kind))
             case "zset":
-                found[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
-    found.get("meta", {}).pop(b"headed", None)  # it depends on the way that an enqueue took
-    return found
+                stored[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
+    stored.get("meta", {}).pop(b"headed", None)  # it depends on the way that an enqueue took
+    return stored
 
 
 class Subscription:
@@ -340,10 +340,10 @@ class Subscription:
     async def raw_messages(self) -> list[bytes]:
         """The same, with whatever is in it."""
         await self._client.execute_command("SPUBLISH", self._channel, "mark")
-        found: list[bytes] = []
+        messages: list[bytes] = []
         while (message := await self._next()) != b"mark":
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def _next(self) -> bytes:
         while True:

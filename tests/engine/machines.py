@@ -1,4 +1,4 @@
-"""What the random runs on virtual time share: the engine that they call, the steps that they take, and how they run."""
+"""Shared by the random runs on virtual time: the engine that they call, their steps, and how they run."""
 
 import asyncio
 from collections import Counter
@@ -48,11 +48,11 @@ class World:
     def last_pushed_job(self) -> tuple[str, bytes]:
         """The last one with a job in it, and the worker that it is for."""
         self.client.spublish(self.engine.keys.channel(min(self._heard)), "mark")
-        found: list[tuple[str, bytes]] = []
+        jobs: list[tuple[str, bytes]] = []
         while (message := self._messages.get_message(timeout=5))["data"] != b"mark":
             if message["type"] == "smessage" and message["data"].startswith(b"job"):
-                found.append((message["channel"].decode().rpartition(":")[2], message["data"]))
-        return found[-1]
+                jobs.append((message["channel"].decode().rpartition(":")[2], message["data"]))
+        return jobs[-1]
 
     def audit(self) -> list[Finding]:
         return self.wait(audit(self.engine))

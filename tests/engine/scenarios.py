@@ -165,7 +165,7 @@ async def before_complete(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     await open_batch(engine, "loose", *without_header, new_job("e"), limit=2)
     held += [(lease.id, call_of(lease)) for lease in await worker.lease(5)]
     assert {job_id for job_id, _ in held} >= {"a", "b", "c", "d"}
-    return engine.complete(worker.name, [(*one, b"result") for one in held])
+    return engine.complete(worker.name, [(*lease, b"result") for lease in held])
 
 
 @scenario
@@ -177,7 +177,7 @@ async def before_retry(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_bury(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine, cancelling=True)
-    return engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    return engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
 
 
 @scenario
@@ -195,7 +195,7 @@ async def before_release(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_snooze(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine, cancelling=True)
-    return engine.snooze(worker.name, [(*one, 1_000, "later") for one in held])
+    return engine.snooze(worker.name, [(*lease, 1_000, "later") for lease in held])
 
 
 @scenario
@@ -254,7 +254,7 @@ async def before_expire(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_revive(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     return engine.revive(["a", "b"])
 
 
@@ -349,7 +349,7 @@ async def before_transfer(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_discard(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     await engine.cancel(["after0"])
     return engine.discard(["a", "b", "after0", "after1", "missing"])
 
@@ -445,7 +445,7 @@ async def before_cancel_batch(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_retry_batch(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     return engine.retry_batch("inner", "x")
 
 

@@ -1,4 +1,4 @@
-"""The user of the server that the guide describes: it can do everything in its namespace, and nothing elsewhere."""
+"""The server user from the guide can do everything in its namespace, and nothing elsewhere."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was enqueued: found by task, arguments and options; an assertion that fails shows what there was instead."""
+"""Jobs that were enqueued, by task, arguments and options; a failed assertion shows what was enqueued instead."""
 
 from datetime import UTC, datetime
 from unittest.mock import ANY

@@ -1,4 +1,4 @@
-"""The figures of the house: what they count in a small tree, and what must be true of ours."""
+"""tools/house_figures.py: what it counts in a small tree, and limits that this repository keeps."""
 
 from pathlib import Path
 

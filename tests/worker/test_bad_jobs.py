@@ -1,4 +1,4 @@
-"""Jobs that take their process with them: they alone end in the dead letter, and everybody else's work is done."""
+"""Jobs that kill their process: they alone become dead, and all other jobs are done."""
 
 import json
 

@@ -35,14 +35,14 @@ async def test_a_waiting_job_that_is_cancelled_never_runs(app: Penstock) -> None
 
 @on_both
 async def test_a_running_async_job_is_cancelled_within_a_second(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @app.task
     async def slow() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.append("cancelled" if current_job().cancelling else "stopped")
+            steps.append("cancelled" if current_job().cancelling else "stopped")
             raise
 
     async with app.worker(), twin(app) as elsewhere:
@@ -55,7 +55,7 @@ async def test_a_running_async_job_is_cancelled_within_a_second(app: Penstock) -
             with pytest.raises(JobCancelled):
                 await job.result(timeout=5)
         assert time.monotonic() - began < 1
-        assert told == ["cancelled"] * 10
+        assert steps == ["cancelled"] * 10
         assert await jobs[0].cancel() == "cancelled"
         status = await jobs[0].status()
         assert (status.state, status.reason, status.cancelling) == ("cancelled", "cancelled", False)
@@ -164,7 +164,7 @@ async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_se
 
 
 async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @app.task
     async def careful() -> None:
@@ -172,7 +172,7 @@ async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) 
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.5)
-            told.append("clean")
+            steps.append("clean")
 
     async with app.worker(lease="300ms"):
         job = await careful.enqueue()
@@ -180,4 +180,4 @@ async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) 
         await job.cancel()
         with pytest.raises(JobCancelled):
             await job.result(timeout=5)
-    assert told == ["clean"]
+    assert steps == ["clean"]

@@ -1,4 +1,4 @@
-"""A server that lost its last writes: what its workers have finished is not held for ever under their names."""
+"""A server that lost its last writes: jobs that a worker has finished do not stay leased to it."""
 
 import asyncio
 from collections import Counter
@@ -159,6 +159,6 @@ async def test_only_answered_leases_that_the_worker_does_not_have_are_released(a
         assert [lease.id for lease in leased.leases] == [jobs[number - 1].id]
     held = HeldJobs.of("w", 4, {2}, [(jobs[2].id, 3)])  # the fifth call was made after this look at what is in hand
     await release_lost(engine, held)
-    found: Any = {job_id for job_id, _ in await leases_of(engine, "w")}
-    assert found == {jobs[n].id for n in (1, 2, 4)}
+    leased_ids: Any = {job_id for job_id, _ in await leases_of(engine, "w")}
+    assert leased_ids == {jobs[n].id for n in (1, 2, 4)}
     await engine.retire("w")

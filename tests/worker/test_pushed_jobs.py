@@ -1,4 +1,4 @@
-"""A worker that has nothing to do is sent its next job, and asks for none twice."""
+"""An idle worker is sent its next job, and starts each job once."""
 
 import asyncio
 import random
@@ -18,22 +18,22 @@ async def is_idle(app: Penstock, workers: int = 1) -> bool:
     """Whether so many have nothing to do, and are heard."""
     engine = app.client.engine
     client: Any = await raw(engine)
-    found = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
-    names = [member[2:].decode() for member in found if member.startswith(b"!\x1f")]
+    members = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
+    names = [member[2:].decode() for member in members if member.startswith(b"!\x1f")]
     heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.channel(name)) for name in names]
     return len(names) == workers and all(number for _, number in heard)
 
 
 def pushed_messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What workers are sent from now on."""
-    found, take = [], Fetcher.job_pushed
+    messages, take = [], Fetcher.job_pushed
 
     def note(self: Fetcher, message: bytes) -> None:
-        found.append(message)
+        messages.append(message)
         take(self, message)
 
     monkeypatch.setattr(Fetcher, "job_pushed", note)
-    return found
+    return messages
 
 
 @on_both

@@ -1,4 +1,4 @@
-"""Workers of different code side by side: nobody is given jobs of tasks that only another worker knows."""
+"""Workers of different code side by side: no worker is given a job of a task that only another one knows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +65,11 @@ async def _are_idle(app: Penstock, workers: int) -> bool:
     """Whether so many workers have nothing to do, and are heard."""
     engine = app.client.engine
     client: Any = await raw(engine)
-    names = [bytes(one)[2:].decode() for one in await client.zrange(engine.keys("idle"), 0, -1) if one[:2] == b"!\x1f"]
+    names = [
+        bytes(member)[2:].decode()
+        for member in await client.zrange(engine.keys("idle"), 0, -1)
+        if member[:2] == b"!\x1f"
+    ]
     heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.channel(name)) for name in names]
     return len(names) == workers and all(number for _, number in heard)
 

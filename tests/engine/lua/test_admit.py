@@ -1,4 +1,4 @@
-"""admit: held → ready, for lanes whose rate allows more again."""
+"""admit: held → ready, in lanes whose rate allows more starts."""
 
 from penstock.engine.answers import Due
 from penstock.engine.engine import Engine
@@ -94,7 +94,7 @@ async def test_a_lane_is_forgotten_when_its_rate_is_full_again(engine: Engine, c
 async def test_a_page_ends_at_its_limit_and_goes_on_with_the_next(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     lanes = [lane(f"slow{i}", rate="0.001", burst="1") for i in range(5)]
-    await enqueue(engine, *(new_job(lanes=[one]) for one in lanes * 2))
+    await enqueue(engine, *(new_job(lanes=[spec]) for spec in lanes * 2))
     assert len(await worker.lease(9)) == 5
     clock.advance(1_000)
     assert [(await engine.admit(2)).moved for _ in range(4)] == [2, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""cancel: what waits is cancelled; a running job is flagged and its worker told."""
+"""cancel: a waiting job is cancelled; a running job is flagged, and its worker gets a message."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""crash: the process of one job died, its worker lives on: back to the head of the line, or dead after too many."""
+"""crash: the process of a job died and its worker lives: the job goes back to its place, or is dead after too many."""
 
 from penstock.engine.engine import MAX_CRASHES, Engine
 from penstock.engine.read.views import Views

@@ -41,7 +41,7 @@ async def test_a_resent_enqueue_gets_its_first_answer_again(engine: Engine) -> N
 
 async def test_an_id_twice_in_one_page_is_one_job(engine: Engine) -> None:
     placed = await engine.enqueue([new_job("a", nonce="x"), new_job("a", nonce="y")])
-    assert [one.word for one in placed] == ["created", "exists"]
+    assert [answer.word for answer in placed] == ["created", "exists"]
 
 
 async def test_a_taken_unique_key_gives_its_holder_until_that_is_finished(engine: Engine) -> None:
@@ -85,7 +85,7 @@ async def test_a_job_that_is_there_already_changes_nothing(engine: Engine) -> No
     await enqueue(engine, new_job("a", nonce="x", unique="u"))
     before = await dump(engine)
     placed = await engine.enqueue([new_job("a", nonce="y", queue="new", due=5), new_job("b", unique="u", queue="new")])
-    assert [one.word for one in placed] == ["exists", "unique"]
+    assert [answer.word for answer in placed] == ["exists", "unique"]
     assert await dump(engine) == before
 
 
@@ -167,7 +167,7 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     with pytest.raises(ValueError, match=f"at most {PLAIN_PAGE}"):
         engine.enqueue([new_job() for _ in range(PLAIN_PAGE + 1)])
     placed = await engine.enqueue([new_job() for _ in range(PLAIN_PAGE)])
-    assert len({one.id for one in placed if one.word == "created"}) == PLAIN_PAGE
+    assert len({answer.id for answer in placed if answer.word == "created"}) == PLAIN_PAGE
     assert len(await happened(engine)) == PLAIN_PAGE
 
 

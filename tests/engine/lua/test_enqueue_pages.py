@@ -1,4 +1,4 @@
-"""enqueue, by the shorter ways that plain jobs take: they do what the longer one does, and keep the order of pages."""
+"""enqueue: plain and simple jobs are stored as other jobs are, and pages keep their order."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -37,9 +37,9 @@ async def test_a_single_job_does_what_one_among_others_does(
         new_job("e", queue="mail", payload=b""),
     ]
     try:
-        for one in (engine, twin):
-            await setting(one)
-            worker = await TestWorker(one, "w", queues=("mail",)).register()
+        for side in (engine, twin):
+            await setting(side)
+            worker = await TestWorker(side, "w", queues=("mail",)).register()
             assert await worker.lease() == []
         async with (
             listening(engine, engine.keys.channel("w")) as subscription,
@@ -66,9 +66,9 @@ async def test_a_page_of_plain_jobs_does_what_other_pages_do(
     twin = open_engine(url, namespace(), clock)
     sizes = (0, 1, 7, 255, 256, 300)
     try:
-        for one in (engine, twin):
-            await setting(one)
-            worker = await TestWorker(one, "w", queues=("mail",)).register()
+        for side in (engine, twin):
+            await setting(side)
+            worker = await TestWorker(side, "w", queues=("mail",)).register()
             assert await worker.lease() == []
         async with (
             listening(engine, engine.keys.channel("w")) as subscription,
@@ -156,9 +156,9 @@ async def test_pages_keep_their_order_where_some_of_their_jobs_are_there_already
     header = new_job(queue="q").header
     await engine.enqueue([NewJob(f"j{known:04}", header, b"")])
     jobs = await sent_in_pages(engine, 3 * PLAIN_PAGE)
-    found = await in_line(engine)
-    assert found[0] == f"j{known:04}"
-    assert found[1:] == [job.id for job in jobs if job.id != found[0]]
+    line = await in_line(engine)
+    assert line[0] == f"j{known:04}"
+    assert line[1:] == [job.id for job in jobs if job.id != line[0]]
 
 
 async def test_a_page_behind_one_that_is_not_there_is_taken_when_it_is_sent_again(engine: Engine) -> None:
@@ -181,9 +181,9 @@ async def test_single_jobs_are_stored_right_however_many_labels_and_sizes_came_b
         job = new_job(f"job{n}" * (n % 7 + 1), payload=b"." * n, queue=queue, task=task, priority=n % 100)
         assert await engine.enqueue([job]) == [EnqueueAnswer("created", job.id, "ready")]
         expected[job.id] = queue, task, n % 100, n + 1, clock(), n
-    for job_id, told in expected.items():
+    for job_id, values in expected.items():
         header = await header_of(engine, job_id)
-        assert (header.queue, header.task, header.priority, header.seq, header.created, header.size) == told
+        assert (header.queue, header.task, header.priority, header.seq, header.created, header.size) == values
     assert [event[1:] for event in await happened(engine)] == [(job_id, "") for job_id in expected]
     assert await audit(engine) == []
 

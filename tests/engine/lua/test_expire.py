@@ -1,4 +1,4 @@
-"""expire: what was not started by its `expires` is cancelled."""
+"""expire: a job that was not started by its `expires` is cancelled."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views

@@ -1,4 +1,4 @@
-"""A batch begins: alone, inside another, or not at all."""
+"""open_batch: a batch begins, alone or inside another."""
 
 import pytest
 
@@ -46,7 +46,7 @@ async def test_a_batch_that_takes_no_members_takes_no_batch(engine: Engine) -> N
     await open_batch(engine, "called-off", new_job("b"))
     await engine.cancel_batch("called-off")
     words = {"sealed": "sealed", "ended": "ended", "called-off": "cancelled", "nobody": "unknown"}
-    assert {one: await engine.open_batch(new_batch("x", parent=one)) for one in words} == words
+    assert {word: await engine.open_batch(new_batch("x", parent=word)) for word in words} == words
 
 
 async def test_batches_are_inside_each_other_up_to_a_depth(engine: Engine) -> None:
@@ -72,7 +72,7 @@ async def test_a_job_for_a_batch_that_does_not_take_it_is_refused_and_nothing_is
     await open_batch(engine, "b", new_job("first"))
     await engine.seal_batch("b")
     placed = await engine.enqueue([new_job("first", batch="b"), new_job("a", batch="b"), new_job("c", batch="nobody")])
-    assert [(one.word, one.id) for one in placed] == [("created", "first"), ("sealed", "a"), ("unknown", "c")]
+    assert [(answer.word, answer.id) for answer in placed] == [("created", "first"), ("sealed", "a"), ("unknown", "c")]
     assert await numbers_of(engine, "b") == ("sealed", 1, 0, 0, 0, 1)
 
 

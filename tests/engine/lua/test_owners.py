@@ -1,4 +1,4 @@
-"""A lock that one queue uses belongs to the job that it shows, from when that is shown until it has run."""
+"""A lock that one queue uses is owned by the job that has it or gets it next."""
 
 from contextlib import suppress
 from typing import Any
@@ -20,8 +20,8 @@ OWNED = LETTERS["ready"].encode() + bytes([OWNER])  #: how the record of a job b
 
 
 async def lane_of(engine: Engine, name: str = "lock:t") -> list[Any] | None:
-    found = await (await raw(engine)).hget(engine.keys("lanes"), name)
-    return msgspec.msgpack.decode(found) if found else None
+    packed = await (await raw(engine)).hget(engine.keys("lanes"), name)
+    return msgspec.msgpack.decode(packed) if packed else None
 
 
 async def owners(engine: Engine) -> set[str]:

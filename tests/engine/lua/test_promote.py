@@ -1,4 +1,4 @@
-"""promote: scheduled → ready, for what is due, in the order of due times."""
+"""promote: scheduled → ready, for due jobs, in the order of their due times."""
 
 from penstock.engine.answers import Due
 from penstock.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""A job that goes to a worker at once: enqueued while nobody is in line and a worker has nothing to do."""
+"""A new job is pushed to an idle worker if no job is ready before it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -81,10 +81,10 @@ async def test_a_pushed_job_is_stored_as_if_it_had_been_leased(
             await other.complete(same, b"result")
             await worker.lease(push=True)
             await other.lease()
-        both = [await contents(one) for one in (engine, twin)]
-        for found in both:
-            del found["idle"]
-            found["counts"] = {name: n for name, n in found["counts"].items() if n != b"0"}
+        both = [await contents(side) for side in (engine, twin)]
+        for stored in both:
+            del stored["idle"]
+            stored["counts"] = {name: n for name, n in stored["counts"].items() if n != b"0"}
         assert both[0] == both[1]
         assert await happened(engine) == await happened(twin)
     finally:

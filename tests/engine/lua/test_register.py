@@ -1,4 +1,4 @@
-"""register: a worker begins its life."""
+"""register: begins the lease of a worker."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""release: running → ready, at the head of its line, no attempt used."""
+"""release: running → ready, at its place in the queue, no attempt used."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views

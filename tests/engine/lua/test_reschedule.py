@@ -1,4 +1,4 @@
-"""reschedule: scheduled | ready → scheduled at another time, or → ready if that is not in the future."""
+"""reschedule: scheduled or ready → scheduled at another time, or → ready if that is not in the future."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

@@ -1,4 +1,4 @@
-"""resume: a paused queue goes on, and its sleeping workers are told."""
+"""resume: a paused queue goes on, and idle workers are woken."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used."""
+"""retire: a worker ends; jobs that it holds go back to their places, no attempt used."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views

@@ -1,4 +1,4 @@
-"""retry: running → scheduled, or → ready without a delay; one failure more."""
+"""retry: running → scheduled, or → ready without a delay; counts a failure."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views

@@ -1,4 +1,4 @@
-"""revive: dead or cancelled → ready, at the tail of its line, with a fresh budget."""
+"""revive: dead or cancelled → ready, at the tail of its queue, with a fresh budget."""
 
 import pytest
 
@@ -149,7 +149,7 @@ async def test_a_revived_job_may_get_other_arguments_and_the_lanes_and_unique_ke
     assert await engine.revive(["a"], {"a": Edit(b"other", ["lock:new"], "new")}) == ["ok"]
     header = await header_of(engine, "a")
     assert (header.lanes, header.unique, header.size, header.state) == (["lock:new"], "new", 5, "ready")
-    assert [one.payload for one in await worker.lease()] == [b"other"]
+    assert [lease.payload for lease in await worker.lease()] == [b"other"]
 
 
 async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_they_were(engine: Engine) -> None:
@@ -158,7 +158,7 @@ async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_
     (lease,) = await worker.lease()
     await worker.bury(lease)
     assert await engine.revive(["a"], {"a": Edit(b"other")}) == ["ok"]
-    assert [(one.id, one.payload) for one in await worker.lease(9)] == [("a", b"other")]
+    assert [(lease.id, lease.payload) for lease in await worker.lease(9)] == [("a", b"other")]
 
 
 async def test_a_revived_job_gives_up_its_turn_with_its_lane(engine: Engine) -> None:
@@ -167,4 +167,4 @@ async def test_a_revived_job_gives_up_its_turn_with_its_lane(engine: Engine) -> 
     (lease,) = await worker.lease()
     await worker.bury(lease)
     await engine.revive(["a"], {"a": Edit(b"other", [])})
-    assert {one.id for one in await worker.lease(9)} == {"a", "b"}
+    assert {lease.id for lease in await worker.lease(9)} == {"a", "b"}

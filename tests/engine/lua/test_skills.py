@@ -1,4 +1,4 @@
-"""Skills: a job whose task only some live workers know is left to them."""
+"""Skills: a job whose task only some live workers know is left to these."""
 
 from typing import Any
 

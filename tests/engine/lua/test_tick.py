@@ -1,4 +1,4 @@
-"""tick: a schedule that is due makes its jobs, each tick once, however many nodes try."""
+"""tick: a due schedule makes its jobs, each tick once, however many workers try."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""However many wait for one job, what is stored of them and what is sent to them stays small; nobody is forgotten."""
+"""The list of clients that wait for a job stays small, and so do the messages; no client is forgotten."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""Waking: how many workers are woken by a new job, and which; the timer is told what is due."""
+"""Waking: which workers a new job wakes, and how many; timers learn of earlier due times."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

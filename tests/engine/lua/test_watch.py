@@ -1,4 +1,4 @@
-"""watch: a client is told when jobs finish; what has finished already is answered at once."""
+"""watch: a client gets a message when jobs finish; jobs that have finished are in the answer."""
 
 from collections.abc import Awaitable, Callable
 
@@ -89,7 +89,7 @@ async def test_watch_registers_only_for_unfinished_jobs(engine: Engine) -> None:
     before = await dump(engine)
     ids = ["ready", "scheduled", "running", "cancelling", "done", "dead", "cancelled", "tomb", "never-was"]
     watched = await engine.watch("client", ids)
-    assert [one.state for one in watched] == [
+    assert [outcome.state for outcome in watched] == [
         "ready",
         "scheduled",
         "running",

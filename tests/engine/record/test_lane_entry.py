@@ -1,4 +1,4 @@
-"""A lane whose jobs wait in more queues than fit into the shorter of the two headers that msgpack has for lists."""
+"""A lane whose jobs wait in more queues than the short list header of msgpack can count."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The tester tested: each rule of the audit is broken by hand, and exactly that rule reports it."""
+"""The audit: each rule is broken by hand, and exactly that rule reports it."""
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -178,8 +178,8 @@ async def test_an_unreadable_header_hides_no_other_finding(engine: Engine) -> No
     await populate(engine)
     await spoil(engine, "ready")
     await (await raw(engine)).hdel(engine.keys("payloads"), "running")
-    found = {(finding.rule, finding.subject) for finding in await audit(engine)}
-    assert {("header", "ready"), ("payload", "running")} <= found
+    findings = {(finding.rule, finding.subject) for finding in await audit(engine)}
+    assert {("header", "ready"), ("payload", "running")} <= findings
 
 
 async def test_every_key_is_looked_at(engine: Engine) -> None:

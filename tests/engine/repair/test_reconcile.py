@@ -1,4 +1,4 @@
-"""reconcile: whatever was lost or written by others, everything is made to agree with the headers in one pass."""
+"""reconcile: makes everything agree with the records in one pass, whatever was lost or overwritten."""
 
 from typing import Any
 

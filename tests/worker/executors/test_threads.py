@@ -1,4 +1,4 @@
-"""The threads that blocking jobs run in."""
+"""The threads in which blocking jobs run."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped: their jobs run again, soon, and no more than once more."""
+"""Processes that are killed or stopped: their jobs run again soon, and only once more."""
 
 import os
 import signal
