@@ -108,14 +108,14 @@ class Engine:
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
             return self.script_client.call("enqueue", (job.id, packed, job.payload), read, fast_keys=plain)
-        ids, (forms, alike) = [job.id for job in jobs], self._forms(jobs)
-        _page(jobs, PLAIN_PAGE if alike else PAGE)
+        ids, (forms, plain) = [job.id for job in jobs], self._forms(jobs)
+        _page(jobs, PLAIN_PAGE if plain else PAGE)
         args: list[Argument] = [b""] * (3 * len(jobs))
         args[::3], args[1::3], args[2::3] = ids, forms, [job.payload for job in jobs]
         if behind:
             args.append(behind)
         read = partial(answers.read_placed, ids)
-        return self.script_client.call("enqueue", tuple(args), read, fast_keys=alike, after_id=bool(behind))
+        return self.script_client.call("enqueue", tuple(args), read, fast_keys=plain, after_id=bool(behind))
 
     def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
         """The packed headers, empty where one equals the one before; and whether all are plain and share one label."""

@@ -84,14 +84,14 @@ async def fix(engine: Engine) -> int:
     misfits = await _misfits(engine)
     for name in misfits:
         await _put_aside(engine, name)
-    mended_parts = await reconcile(engine)
+    repaired = await reconcile(engine)
 
-    def looks_for_strays(client: Any) -> Any:
+    def seeks_unregistered_holders(client: Any) -> Any:
         return client.hget(engine.keys("meta"), "stray")
 
-    while (await engine.reap(_REAP_LEASE))[1] or await engine.script_client.ask(looks_for_strays):
+    while (await engine.reap(_REAP_LEASE))[1] or await engine.script_client.ask(seeks_unregistered_holders):
         pass  # until no lease of an unknown worker is left
-    return len(misfits) + mended_parts
+    return len(misfits) + repaired
 
 
 # The server

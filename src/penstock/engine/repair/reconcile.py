@@ -56,21 +56,21 @@ _MAX_COUNTS: Final = 5  #: tries to count while no job moves; on a busy system t
 async def reconcile(engine: Engine) -> int:
     """Make every index, guard and count agree with the records; how many things were repaired."""
     await engine.init()
-    mended = 0
+    repaired = 0
     for part in (*_INDEXES, *_REST):
-        mended += await _part(engine, part)
+        repaired += await _part(engine, part)
     await _recount(engine)
     for part in _QUEUES:
-        mended += await _part(engine, part)
-    return mended
+        repaired += await _part(engine, part)
+    return repaired
 
 
 async def _part(engine: Engine, part: str) -> int:
-    cursor, mended = await engine.reconcile(part)
+    cursor, repaired = await engine.reconcile(part)
     while cursor:
         cursor, more = await engine.reconcile(part, cursor)
-        mended += more
-    return mended
+        repaired += more
+    return repaired
 
 
 async def _recount(engine: Engine) -> bool:
