@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -80,7 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--number", type=int, default=200, help="how many mutants (default 200)")
     parser.add_argument("--seed", type=int, default=1, help="which ones are drawn (default 1)")
     parser.add_argument("--jobs", type=int, default=2, help="how many are run at once (default 2)")
-    parser.add_argument("files", nargs="*", help="only these scripts, such as complete.lua or lib/lanes.lua")
+    parser.add_argument("files", nargs="*", help="only these scripts, such as verbs/complete.lua or lib/lanes.lua")
     return parser.parse_args()
 
 
@@ -101,7 +100,7 @@ def sample(number: int, seed: int, files: list[str]) -> list[Mutant]:
 
 def all_mutants() -> Iterator[Mutant]:
     """Every mutant of every script."""
-    for path in sorted((ROOT / LUA).rglob("*.lua")):
+    for path in sorted((ROOT / LUA).glob("*/*.lua")):
         name = str(path.relative_to(ROOT / LUA))
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             for kind, column, text in mutations(line):
@@ -147,27 +146,29 @@ def caught_by(mutant: Mutant) -> str:
 
 
 def steps(file: str) -> Iterator[list[str]]:
-    """The tests to run on a change of this script, those that are most likely to notice first."""
-    verbs = [path.stem for path in sorted((ROOT / LUA).glob("*.lua")) if file in needs(path.name)]
-    own = [f"tests/engine/lua/test_{verb}.py" for verb in ([Path(file).stem] if "/" not in file else verbs[:6])]
-    piece = f"tests/engine/lua/test_{Path(file).stem}.py"
-    yield [test for test in dict.fromkeys([piece, *own]) if (ROOT / test).exists()]
-    yield ["tests/engine"]
-    yield ["tests/api", "tests/client", "tests/worker"]
+    """The tests to run on a change of this file, those that are most likely to notice first."""
+    module = Path(file).stem
+    verbs = [module, *users(module)] if file.startswith("lib/") else [module]
+    every = {path.stem: str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/engine").rglob("test_*.py"))}
+    yield [every[f"test_{verb}"] for verb in verbs if f"test_{verb}" in every]
+    slow = _makefile("SLOW")
+    yield [path for name, path in every.items() if name.removeprefix("test_") not in slow]
+    yield list(every.values())
+    yield [f"tests/{part}" for part in ("api", "client", "worker") if (ROOT / "tests" / part).exists()]
 
 
 @cache
-def needs(file: str) -> frozenset[str]:
-    """A script and all that it requires."""
-    found, waiting = {file}, deque([file])
-    while waiting:
-        text = (ROOT / LUA / waiting.popleft()).read_text("utf-8")
-        for name in re.findall(r"require\(?\s*['\"]([\w/]+)['\"]", text):
-            path = f"{name}.lua" if (ROOT / LUA / f"{name}.lua").exists() else f"lib/{name}.lua"
-            if path not in found and (ROOT / LUA / path).exists():
-                found.add(path)
-                waiting.append(path)
-    return frozenset(found)
+def users(module: str) -> list[str]:
+    """The verbs that ask for this module themselves."""
+    files = sorted((ROOT / LUA / "verbs").glob("*.lua"))
+    return [file.stem for file in files if re.search(rf"(require |use\()'{module}'", file.read_text("utf-8"))]
+
+
+@cache
+def _makefile(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    return match[1].split() if match else []
 
 
 def first_failure(tests: list[str], source: Path) -> str:

@@ -230,7 +230,10 @@ CASES = {
 #: Commands that are processes, or take long, and the tests that have their outputs and exit codes.
 ELSEWHERE = {
     "dev": ("tests/cli/test_dev.py", "test_dev_runs_jobs_and_serves_http_until_it_is_told_to_stop"),
-    "engine": ("tests/cli/test_dev.py", "test_engine_keeps_the_embedded_server_until_it_is_told_to_stop"),
+    "engine install": (
+        "tests/server/test_acl.py",
+        "test_two_users_with_the_full_rule_share_the_functions_and_nothing_else",
+    ),
     "worker": ("tests/cli/test_cli.py", "test_the_log_can_be_json_with_an_object_per_line"),
     "serve": ("tests/http/test_serve.py", "test_serve_answers_for_an_app_until_it_is_stopped"),
     "bench": ("tests/cli/test_commands.py", "test_bench_prints_a_table_or_json"),

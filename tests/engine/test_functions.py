@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from penstock.engine.engine import Engine
-from penstock.engine.functions import Part
 from penstock.engine.repair.audit import audit
-from penstock.engine.scripts import Script, load
+from penstock.engine.scripts import load
 from penstock.errors import PenstockError
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, forget_scripts, new_job, raw, states
 from tests.engine.scenarios import SCENARIOS
 from tests.servers import Server, running
 
-KEPT = sorted(name for name, script in load().items() if script.function)
+VERBS = sorted(load())
+#: What every job goes through.
+HOT = ("enqueue", "lease", "complete", "retry", "renew", "promote", "watch")
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +50,18 @@ async def calls(engine: Engine, command: str) -> int:
     return int(statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def test_verbs_of_the_hot_path_are_functions() -> None:
-    assert {"enqueue", "lease", "complete", "retry", "renew", "promote", "watch"} == set(KEPT)
-
-
 @pytest.mark.parametrize("test", [False, True])
-@pytest.mark.parametrize("verb", KEPT)
-def test_the_server_takes_the_library(own: Server, verb: str, test: bool) -> None:
-    script = load(test=test)[verb]
+def test_the_server_takes_the_library(own: Server, test: bool) -> None:
+    scripts = load(test=test)
     own.client().function_flush()
-    assert own.client().function_load(script.library) == script.function.encode()
+    assert own.client().function_load(scripts.library) == f"penstock_{scripts.version}".encode()
+    functions = {function[1] for function in own.client().function_list()[0][5]}
+    assert functions == {scripts[verb].function.encode() for verb in VERBS}
 
 
 def test_builds_that_differ_have_names_that_differ() -> None:
-    names = [script.function for test in (False, True) for script in load(test=test).values() if script.function]
-    assert len(set(names)) == len(names) == 2 * len(KEPT)
+    names = [script.function for test in (False, True) for script in load(test=test).values()]
+    assert len(set(names)) == len(names) == 2 * len(VERBS)
 
 
 async def test_calls_after_the_first_use_functions_only(own: Server) -> None:
@@ -79,7 +77,7 @@ async def test_calls_after_the_first_use_functions_only(own: Server) -> None:
         assert await calls(engine, "fcall") == functions + 3
 
 
-@pytest.mark.parametrize("verb", KEPT)
+@pytest.mark.parametrize("verb", HOT)
 async def test_a_call_that_was_stopped_anywhere_leaves_nothing_for_the_next(single: Server, verb: str) -> None:
     """The next call, of the same function, is about another namespace: it does there what it always does."""
     clocks = [Clock() for _ in range(3)]
@@ -133,34 +131,11 @@ def test_a_server_without_the_command_is_given_scripts() -> None:
 
 
 async def test_a_library_that_is_there_already_is_used(own: Server) -> None:
-    script: Script = load()["enqueue"]
     async with connected(own.url) as engine:
         await forget_scripts(engine)
         client: Any = await raw(engine)
-        await client.function_load(script.library)
+        await client.function_load(load().library)
         await enqueue(engine, new_job("a"), new_job("b"))
         before = await calls(engine, "fcall")
         await enqueue(engine, new_job("c"))
         assert await calls(engine, "fcall") == before + 1
-
-
-def test_a_file_is_taken_apart_into_what_is_made_once_and_what_each_call_does() -> None:
-    part = Part(
-        "-- about it\n"
-        "local seen = {}   -- ids\n"
-        "local last, n\n"
-        "local kit = {}\n"
-        "local known = {}   -- kept: what was worked out\n"
-        "local function short(x) return x end\n"
-        "local function long(x)\n  local y = x\n  return y\nend\n"
-        "function kit.deep() return short(1) end\n"
-        "for at = 1, 3 do\n  long(at)\nend\n",
-        frozenset({"kit"}),
-    )
-    assert list(part.names) == ["seen", "last", "n", "kit", "known", "short", "long"]
-    assert "function kit.deep() return short(1) end" in part.once
-    assert "kit = {}" in part.once
-    assert "known = {}   -- kept: what was worked out" in part.once
-    assert not any("kit" in line or "known" in line for line in part.each_call)
-    assert part.each_call[:2] == ["if next(seen) then seen = {} end", "last, n = nil"]
-    assert part.each_call[-3:] == ["for at = 1, 3 do", "  long(at)", "end"]

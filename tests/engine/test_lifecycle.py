@@ -1,6 +1,7 @@
 """One verb, one spelling: Lua file, engine method, row of the lifecycle table, test file and event agree."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,21 @@ PAGE = ROOT / "docs" / "internals.md"
 SPOKEN_OTHERWISE = {"reap_worker": "reap"}
 # recount has no life of its own: mending calls it, and the tests of reconcile test it.
 TESTED_ELSEWHERE = {"recount"}
+#: Functions whose first argument is the verb that is told in the event.
+_TAKE_A_VERB = (
+    "move",
+    "line_up",
+    "create",
+    "add_event",
+    "lines_begin",
+    "settle",
+    "end_cancelled",
+    "bury",
+    "cancel",
+    "rerun",
+    "start_retry",
+    "end_unrun",
+)
 # An event that no verb of its own makes: lease found that a job has to wait for a lane.
 BY_THE_WAY = {"hold"}
 
@@ -27,7 +43,7 @@ def _rows() -> dict[str, list[str]]:
 
 
 def _files() -> dict[str, str]:
-    return {file.stem: file.read_text("utf-8") for file in LUA.glob("*.lua")}
+    return {file.stem: file.read_text("utf-8") for file in LUA.joinpath("verbs").glob("*.lua")}
 
 
 def _comment(text: str) -> str:
@@ -48,20 +64,29 @@ def _announced(text: str) -> set[str]:
 
 def _written(text: str) -> set[str]:
     """The verbs that the code does write; a piece that takes the verb as an argument is counted where it is called."""
-    lines = [line for part in (text, *_own_pieces(text)) for line in part.splitlines()]
+    lines = [line for part in (text, *_own_modules(text)) for line in part.splitlines()]
     code = "\n".join(line.partition("--")[0] for line in lines)
-    written = set(re.findall(r"\b(?:move|line_up|create|note|news_of|settle|cancelled|entomb)\('(\w+)'", code))
-    written |= set(re.findall(r"\b(?:stop|again|call_off|set_going|end_unrun)\('(\w+)'", code))
-    written |= set(re.findall(r"fix\(move, '(\w+)'", code))
-    written |= set(re.findall(r"fill\([^']*'(\w+)'\)", code))
+    written = set(re.findall(rf"\b(?:{'|'.join(_TAKE_A_VERB)})\('(\w+)'", code))
+    written |= set(re.findall(r"fix\(transition\.move, '(\w+)'", code))
+    written |= set(re.findall(r"show_waiters\([^']*'(\w+)'\)", code))
     return written | set(re.findall(r"\{ \{? ?'(\w+)', (?:queue|'')", code))
 
 
-def _own_pieces(text: str) -> list[str]:
-    """The pieces that only this file includes."""
-    shared = [piece for other in _files().values() if other != text for piece in _entry(other, "include").split()]
-    own = set(_entry(text, "include").split()).difference(shared)
-    return [(LUA / "lib" / f"{piece}.lua").read_text("utf-8") for piece in own]
+def _own_modules(text: str) -> list[str]:
+    """The modules that only this file needs, directly or not."""
+    shared = {name for other in _files().values() if other != text for name in _needed(other)}
+    return [_module(name) for name in _needed(text) - shared]
+
+
+@cache
+def _needed(text: str) -> frozenset[str]:
+    direct = frozenset(re.findall(r"\b(?:require |use\()'(\w+)'", text))
+    return direct.union(*(_needed(_module(name)) for name in direct))
+
+
+@cache
+def _module(name: str) -> str:
+    return (LUA / "lib" / f"{name}.lua").read_text("utf-8")
 
 
 def test_every_file_is_a_script_a_method_and_a_row_of_the_page() -> None:
@@ -79,7 +104,8 @@ def test_every_verb_has_its_tests() -> None:
 def test_a_file_opens_with_its_contract(verb: str) -> None:
     text = _files()[verb]
     assert text.startswith(f"-- {verb}: ")
-    assert _entry(text, "args"), "args are missing"
+    assert _entry(text, "KEYS"), "KEYS are missing"
+    assert _entry(text, "ARGV"), "ARGV is missing"
     assert _entry(text, "returns"), "returns are missing"
 
 

@@ -125,7 +125,7 @@ def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, 
         click.echo(f"Error: {error}", err=True)
         ipc.send(sock, "failed", str(error))
         os._exit(code_of(error))
-    scripts.load().kept()  # now, so that a spare takes a dead child's place at once
+    scripts.load()  # now, so that a spare takes a dead child's place at once
     shared_state.beat()
     ipc.send(sock, "hello", hello)
     return app, worker, shared_state

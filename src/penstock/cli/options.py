@@ -55,7 +55,8 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(app: str | None, url: str | None, namespace: str | None, output: str, **options: Any) -> None:
-        configure_logging("ERROR", output)
+        if click.get_current_context().invoked_subcommand is None:  # a subcommand does it for itself
+            configure_logging("ERROR", output)
         command(Target(app, url, namespace), Printer(output), **options)
 
     return app_option(url_option(namespace_option(output_option(wrapper))))

@@ -1,29 +1,29 @@
-"""The scripts: one Lua file per verb, put together with the pieces that it includes.
+"""The scripts: one Lua file per verb, and the modules that they share, put together as the server runs them.
 
-A file's leading comment says what is put in front of it: `flags:` for the server, `keys:` that it touches besides
-those of its pieces, `include:` the pieces, flat and in order. `kept:` has it made into a function, too, as every job
-goes through it (functions.py); `few:` names the piece up to which a call may be answered that brings only the keys of
-those pieces; `unchecked` leaves out the check of the schema version.
-What a piece defines for itself alone is put into a block of its own: Lua has room for 200 local names at a time. What
-comes after `on demand: name` becomes the body of a function of that name, which makes it when it is first called:
-making the hundred functions of a script takes longer than one job does. All of it is the body of one function: a name
-from outside of that is found at once by the functions in it, one from inside only by a search.
-Words in capitals are constants: the header's fields by name; SEP, which ends each part of a lexical member (no name may
-hold a control character); AFTER, the byte that follows it: [name SEP, (name AFTER is all that begins with name SEP.
+The server keeps all verbs as functions of one library, whose name has the hash of all that is in it: versions that
+share a server do not meet. A server without functions, or a user who may not call them, gets a script per verb
+instead. Both are `lua/loader.lua` with the modules in it.
+
+A verb's file opens with its contract. Two of its lines are read here: `KEYS`, the keys that a call brings, in this
+order, and `FLAGS`, of which `allow-oom` has the server run it although it is full.
+
+Words in capitals are constants, which are put in before the server gets the text: fields of a header and of a batch,
+the layout of the record (`record/layout.py`), and `SEP`, which ends each part of a lexical member. No name may hold a
+control character. `AFTER` is the byte that follows it: `[name SEP, (name AFTER` is all that begins with `name SEP`.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Final
 
 import msgspec
 
-from penstock.engine.functions import library, words_of
-from penstock.engine.keys import HEAD_STEP
+from penstock.engine.keys import HEAD_STEP, KINDS
 from penstock.engine.record import layout
 from penstock.engine.record.layout import USUAL
 from penstock.model.batch_state import BatchState
@@ -35,69 +35,56 @@ EVENTS_KEPT: Final = 10_000
 STATS_MINUTES: Final = 120
 RANGES_MS: Final = tuple(round(bound * 1000) for bound in DURATION_BUCKETS)
 
-_REAL_TIME: Final = """\
-local call = redis.call
-local ARGC = #ARGV
-local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now = math.floor(now_us / 1000)
-"""
-# For tests: the last two arguments are a now in ms and the number of the redis.call at which to stop (0: never). A key
-# that was not declared stops the script, too.
-_TEST_TIME: Final = """\
-local ARGC = #ARGV - 2
-local now = tonumber(ARGV[ARGC + 1])
-local now_us = now * 1000
-local stop, made, declared = tonumber(ARGV[ARGC + 2]), 0, {}
-for _, key in ipairs(KEYS) do declared[key] = true end
-local function call(command, key, ...)
-  made = made + 1
-  if made == stop then error('stopped at call ' .. made) end
-  if not declared[key] and command ~= 'SPUBLISH' and command ~= 'PUBSUB' then error('undeclared key ' .. key) end
-  return redis.call(command, key, ...)
-end
-"""
-_CHECK: Final = """\
-local schema, seq_before, fence_before, halted_now, accepted_before, \
-asleep_before, settings_before, uneven_now, headed_before =
-  unpack(call('HMGET', meta, 'schema', 'seq', 'fence', 'halted', 'accepted', 'asleep', 'settings', 'uneven', 'headed'))
-if schema ~= SCHEMA then return redis.error_reply('PENSTOCKSCHEMA ' .. (schema or 'missing')) end
-"""
 _TOKEN: Final = re.compile(
     r"""'(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*" | --[^\n]* | \b(?P<name>[A-Z][A-Z0-9_]*)\b""", re.VERBOSE
 )
-_DEFINITION: Final = re.compile(r"^local (?P<function>function )?(?P<names>\w+(?:, \w+)*)(?P<given> =)?", re.MULTILINE)
+_MODULES: Final = "  -- MODULES\n"
+#: Lua's own names, which the server gives to a call but not to the text of a library when it is loaded.
+_NAMES: Final = (
+    "redis, string, math, table, struct, cmsgpack, cjson, tonumber, tostring, type, ipairs, pairs, next, unpack, pcall,"
+    " error, setmetatable"
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Script:
     """One verb as the server runs it."""
 
     name: str
-    text: str
-    sha: str
     keys: tuple[str, ...]
-    function: str = ""  #: its name, if the server is to keep it as one, and the library that it is in
-    library: str = ""
-    few: int = 0  #: keys that are enough for calls which take the short way, if it has one
+    fast_keys: int  #: how many of its keys are enough for calls that take its fast path, if it has one
+    flags: tuple[str, ...]  #: for the server
+    function: str  #: its name on the server
+    _scripts: "Scripts"
+
+    @cached_property
+    def text(self) -> str:
+        """The script for a server without functions."""
+        return self._scripts.script_text(self)
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
 
 
 class Scripts(Mapping[str, Script]):
-    """All scripts by verb, each put together when it is first asked for: all of them take a quarter of a second."""
+    """All scripts by verb. `changed` has texts, by file, that replace or join those of the package."""
 
-    def __init__(self, *, test: bool) -> None:
+    def __init__(self, *, test: bool, changed: Mapping[str, str] | None = None) -> None:
         folder = resources.files("penstock.engine").joinpath("lua")
-        self._pieces = {file.name[:-4]: file.read_text("utf-8") for file in folder.joinpath("lib").iterdir()}
-        files = (file for file in folder.iterdir() if file.name.endswith(".lua"))
-        self._verbs = dict(sorted((file.name[:-4], file.read_text("utf-8")) for file in files))
-        self._made: dict[str, Script] = {}
-        self._test = test
+        self._loader = folder.joinpath("loader.lua").read_text("utf-8")
+        files = {**_texts(folder, "lib"), **_texts(folder, "verbs"), **(changed or {})}
+        for_tests = files.pop("lib/request_for_tests")
+        if test:
+            files["lib/request"] = for_tests
+        self._modules = {name.partition("/")[2]: text for name, text in files.items()}
+        verbs = {name.partition("/")[2]: text for name, text in files.items() if name.startswith("verbs/")}
+        everything = repr((self._loader, sorted(self._modules.items()), sorted(constants().items())))
+        self.version = hashlib.sha256(everything.encode()).hexdigest()[:12]
+        self._verbs = {verb: self._script(verb, text) for verb, text in sorted(verbs.items())}
 
     def __getitem__(self, verb: str) -> Script:
-        made = self._made.get(verb)
-        if made is None:
-            made = self._made[verb] = _assemble(verb, self._verbs[verb], self._pieces, test=self._test)
-        return made
+        return self._verbs[verb]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._verbs)
@@ -105,9 +92,55 @@ class Scripts(Mapping[str, Script]):
     def __len__(self) -> int:
         return len(self._verbs)
 
-    def kept(self) -> list[Script]:
-        """Those that the server is to keep as functions."""
-        return [self[verb] for verb, text in self._verbs.items() if _declared(text, "kept")]
+    @cached_property
+    def library(self) -> str:
+        """What the server loads: all verbs as functions."""
+        functions = "\n".join(
+            f"redis.register_function{{ function_name = '{script.function}', flags = {_lua_list(script.flags)},"
+            f" callback = function_of('{verb}', {_lua_list(script.keys)}) }}"
+            for verb, script in self.items()
+        )
+        return (
+            f"#!lua name=penstock_{self.version}\n{self._start(self._verbs)}\n"
+            f"local run\n"
+            f"local function function_of(verb, key_names)\n"
+            f"  return function(given_keys, args)\n"
+            f"    run = run or start({_NAMES})\n"
+            f"    return run(verb, key_names, given_keys, args)\n"
+            f"  end\n"
+            f"end\n"
+            f"{functions}\n"
+        )
+
+    def script_text(self, script: Script) -> str:
+        """One verb as a script, with the modules that it needs."""
+        return (
+            f"#!lua{''.join(f' flags={flag}' for flag in script.flags)}\n{self._start([script.name])}\n"
+            f"return start({_NAMES})('{script.name}', {_lua_list(script.keys)}, KEYS, ARGV)\n"
+        )
+
+    def _script(self, verb: str, text: str) -> Script:
+        every = _contract(text, r"KEYS(?: of the fast path)?")
+        fast = _contract(text, "KEYS of the fast path")
+        flags = tuple(flag for flag in _contract(text, "FLAGS") if flag == "allow-oom")
+        return Script(verb, every, len(fast), flags, f"penstock_{verb}_{self.version}", self)
+
+    def _start(self, verbs: Iterable[str]) -> str:
+        """The loader with the modules of these verbs."""
+        order = _in_order(["request", "keys", "meta", *verbs], self._needed)
+        files = [f"files.{name} = function()\n{constants_in(self._modules[name])}end" for name in order]
+        entries = {*verbs, *(used for name in order for used in _named(self._modules[name], "use"))}
+        resets = [f"resets.{name} = {_lua_list(self._with_state(name))}" for name in sorted(entries)]
+        return self._loader.replace(_MODULES, "\n".join([*files, *resets, ""]))
+
+    def _needed(self, name: str) -> list[str]:
+        text = self._modules[name]
+        return _named(text, "require") + _named(text, "use")
+
+    def _with_state(self, entry: str) -> list[str]:
+        """The modules that are made anew when this one is used; each comes after those that it needs."""
+        names = _in_order([entry], lambda name: _named(self._modules[name], "require"))
+        return [name for name in names if "\nfunction M.reset()" in self._modules[name]]
 
 
 @cache
@@ -116,90 +149,56 @@ def load(*, test: bool = False) -> Scripts:
     return Scripts(test=test)
 
 
-def _assemble(name: str, verb: str, pieces: dict[str, str], *, test: bool) -> Script:
-    names = _declared(verb, "include")
-    included = [pieces[piece] for piece in names]
-    keys = _keys(*included, verb)
-    few = len(_keys(*included[: names.index(last[0]) + 1])) if (last := _declared(verb, "few")) else 0
-    time = _TEST_TIME if test else _REAL_TIME
-    parts = [
-        " flags=".join(["#!lua", *_flags(verb)]),
-        f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}",
-        time,
-        "" if "\n-- unchecked" in verb else _CHECK,
-        "return (function()",
-        *(_in_block(piece, _used(piece, *included[i + 1 :], verb)) for i, piece in enumerate(included)),
-        verb,
-        "end)()",
-    ]
-    text = "\n".join(map(constants_in, parts))
-    sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (EVALSHA's own hash)
-    if not _declared(verb, "kept"):
-        return Script(name, text, sha, keys)
-    files = [*map(constants_in, [*included, verb])]
-    function, library_text = library(name, _flags(verb), keys, time, constants_in(_CHECK), files)
-    return Script(name, text, sha, keys, function, library_text, few)
+def _texts(folder: Traversable, part: str) -> dict[str, str]:
+    """Name → text of the Lua files of one of its parts."""
+    files = (file for file in folder.joinpath(part).iterdir() if file.name.endswith(".lua"))
+    return {f"{part}/{file.name[:-4]}": file.read_text("utf-8") for file in files}
 
 
-def _keys(*parts: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(["meta"] + [key for part in parts for key in _declared(part, "keys")]))
-
-
-def _used(piece: str, *rest: str) -> frozenset[str]:
-    """What a piece defines and the rest of the script uses."""
-    return _defined(piece).intersection(frozenset[str]().union(*map(words_of, rest)))
+def _contract(text: str, what: str) -> tuple[str, ...]:
+    """The words of a line of a verb's contract, and of those that continue it."""
+    lines = re.findall(rf"^-- {what}: (.*(?:\n--   +.*)*)$", text, re.MULTILINE)
+    return tuple(word for line in lines for word in line.replace("\n--", " ").split())
 
 
 @cache
-def _defined(piece: str) -> frozenset[str]:
-    return frozenset(name for found in re.finditer(_DEFINITION, piece) for name in words_of(found["names"]))
+def _named(text: str, what: str) -> list[str]:
+    """The modules that a file asks for in this way."""
+    return re.findall(rf"^(?!--)[^\n]*\b{what} ?\(?'(\w+)'", text, re.MULTILINE)
 
 
-@cache  # a piece is in many scripts, and every program that starts puts them together
-def _in_block(piece: str, used: frozenset[str]) -> str:
-    """A piece of which only those names are seen outside that the rest of the script uses."""
-    shared: list[str] = []
+def _in_order(entries: Iterable[str], needed: Callable[[str], Iterable[str]]) -> list[str]:
+    """These modules and all that they need, each after those that it needs itself."""
+    order: dict[str, None] = {}
 
-    def without_local(found: re.Match[str]) -> str:
-        names = re.findall(r"\w+", found["names"])
-        if used.isdisjoint(names):
-            return found[0]
-        shared.extend(names)
-        if found["function"]:
-            return f"function {found['names']}"
-        return f"{found['names']} =" if found["given"] else ""
+    def add(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise RuntimeError(f"modules of Lua need each other: {' > '.join([*path, name])}")
+        if name not in order:
+            for other in needed(name):
+                add(other, (*path, name))
+            order[name] = None
 
-    at_once, _, name_and_later = re.sub(_DEFINITION, without_local, piece).partition("-- on demand: ")
-    name, _, later = name_and_later.partition("\n")
-    if name:
-        at_once += f"local made = false\nfunction {name}()\nif made then return end\nmade = true\n{later}\nend"
-        shared.append(name)
-    names = f"local {', '.join(shared)}\n" if shared else ""
-    return f"{names}do\n{at_once}\nend"
+    for entry in entries:
+        add(entry, ())
+    return list(order)
 
 
-def _declared(text: str, what: str) -> list[str]:
-    return [word for line in re.findall(rf"^-- {what}: (.*)$", text, re.MULTILINE) for word in line.split()]
+def _lua_list(words: Iterable[str]) -> str:
+    return "{ " + ", ".join(f"'{word}'" for word in words) + " }"
 
 
-def _flags(verb: str) -> list[str]:
-    """For the server: what runs although it is full."""
-    return [flag for flag in _declared(verb, "flags") if flag == "allow-oom"]
-
-
-@cache
 def constants_in(text: str) -> str:
-    """Put values where the scripts write names: the header's fields, and what both sides must agree on.
+    """Put values where a script writes names in capitals. Strings and comments stay as they are.
 
-    As Lua locals they would be captured by every function of every piece, which took 15 us of each call. Strings and
-    comments stay as they are.
+    As Lua locals they would be captured by every function of every module, which took 15 us of each call.
     """
-    names = _constants()
-    return _TOKEN.sub(lambda found: names.get(found["name"], found[0]), text)
+    names = constants()
+    return _TOKEN.sub(lambda match: names.get(match["name"], match[0]), text)
 
 
 @cache
-def _constants() -> dict[str, str]:
+def constants() -> dict[str, str]:
     fields = {field.upper(): str(i) for i, field in enumerate(layout.FIELDS, 1)}
     blank = "".join(f"\\{byte:03d}" for byte in msgspec.msgpack.encode(USUAL))
     batch = {f"B_{field.upper()}": str(i) for i, field in enumerate(BatchState.__struct_fields__, 1)}
@@ -208,6 +207,7 @@ def _constants() -> dict[str, str]:
         | batch
         | layout.lua_constants()
         | {
+            "ALL_KEYS": _lua_list(KINDS),
             "B_FIELDS": str(len(batch)),
             "FIELDS": str(len(fields)),
             "SCHEMA": f"'{SCHEMA}'",

@@ -67,7 +67,11 @@ class Endpoint:
         return f"Endpoint({str(self)!r})"
 
     def __str__(self) -> str:
-        return str(self._locator.url)
+        return str(self.url)
+
+    @property
+    def url(self) -> Url:
+        return self._locator.url
 
     # Clients
 

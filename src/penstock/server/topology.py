@@ -238,6 +238,29 @@ def find_primary(client: redis.Redis, asked: Address, key: bytes) -> tuple[Addre
     raise SlotNotServed(f"no node of the cluster has slot {slot}")
 
 
+def primaries(url: Url, seconds: float) -> Iterator[tuple[Node, redis.Redis]]:
+    """Each server that takes writes, with a client that is lent until the next one: all primaries of a cluster."""
+    end = time.monotonic() + seconds
+    for address in _primary_addresses(url, end):
+        node = Node(url, address)
+        with _connected(node, end) as client:
+            yield node, client
+
+
+def _primary_addresses(url: Url, end: float) -> tuple[Address | Path, ...]:
+    if url.kind != "cluster":
+        return (url.hosts[0] if url.hosts else url.path,)
+    error: Exception | None = None
+    for seed in url.hosts:
+        try:
+            with _connected(Node(url, seed), end) as client:
+                ranges: list[Any] = client.execute_command("CLUSTER", b"SLOTS")  # type: ignore[no-untyped-call]
+                return tuple(dict.fromkeys(_address(primary, seed) for _, _, primary, *_ in ranges))
+        except (redis.RedisError, OSError) as seed_error:
+            error = seed_error
+    raise unavailable(url, error or SlotNotServed("it names no node"), 0)
+
+
 def _addresses(ranges: Iterable[Any], asked: Address) -> Iterator[Address]:
     for _, _, *nodes in ranges:
         yield from (_address(node, asked) for node in nodes)

@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from penstock.errors import CannotConnect, PenstockError, Unavailable, UnsuitableServer
+from penstock.server import acl
 from penstock.server.pool import Node
 from penstock.server.urls import Url, show
 
@@ -139,8 +140,8 @@ def _answer_error(node: Node, error: Exception) -> PenstockError | None:
             )
         case redis.exceptions.NoPermissionError():
             return CannotConnect(
-                f"The server {node} does not permit its user what Penstock needs: give the user ~penstock:* "
-                "&penstock:* +@all -@dangerous +info +cluster (ACL SETUSER)."
+                f"The server {node} does not permit its user what Penstock needs ({error}). "
+                f"What a user needs: ACL SETUSER USER {acl.rule('NAMESPACE')}"
             )
         case redis.AuthenticationError() | redis.exceptions.AuthorizationError():
             return _login_error(node, str(error))

@@ -9,6 +9,7 @@ from redis import exceptions as redis_errors
 
 from penstock.engine.scripts import SCHEMA
 from penstock.errors import CannotConnect, PenstockError, QueueFull, SchemaMismatch, Unavailable, may_pass
+from penstock.server import acl
 from penstock.server.endpoint import Endpoint
 
 #: The errors that a `ErrorPolicy` decides on; all others are bugs.
@@ -127,7 +128,11 @@ def lasting(error: Exception, endpoint: Endpoint) -> PenstockError | None:
 
 
 def _refused(endpoint: Endpoint, error: Exception) -> CannotConnect:
-    return CannotConnect(f"{endpoint} refuses: {error}; check user, password and permissions")
+    if "'eval" in str(error):
+        advice = "a user who may send no scripts needs `penstock engine install`, run by a user who may load functions"
+    else:
+        advice = f"check user, password and permissions; what a user needs: ACL SETUSER USER {acl.rule('NAMESPACE')}"
+    return CannotConnect(f"{endpoint} refuses: {error}; {advice}")
 
 
 def is_passing(error: Exception) -> bool:

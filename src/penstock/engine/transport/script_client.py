@@ -326,7 +326,7 @@ class ScriptClient:
     def _short(self, call: ScriptCall[Any]) -> bytes:
         """The command that calls a script by the name under which the server has stored it."""
         script = call.script
-        if script.function and self._functions:
+        if self._functions:
             return self._packed("FCALL", script.function, call, fast_keys=call.fast_keys)
         return self._packed("EVALSHA", script.sha, call, fast_keys=call.fast_keys)
 
@@ -342,12 +342,9 @@ class ScriptClient:
     def _in_full(self, calls: Sequence[ScriptCall[Any]]) -> tuple[list[bytes], list[bytes]]:
         """The commands that load what the server lacks, and the calls with the scripts' texts.
 
-        All calls again, so that they keep their order; as texts, so that they work whether it takes the libraries or
-        not.
+        All calls again, so that they keep their order; as texts, so that they work whether it takes the library or not.
         """
-        needed = self._functions and any(call.script.library for call in calls)
-        stored = self._scripts.kept() if needed else []  # all of them: the others will be needed next
-        loads = [pack_command(("FUNCTION", "LOAD", script.library)) for script in stored]
+        loads = [pack_command(("FUNCTION", "LOAD", self._scripts.library))] if self._functions else []
         init = self.call("init", (), bytes)
         return (
             [self._packed("EVAL", init.script.text, init), *loads],
@@ -367,7 +364,7 @@ class ScriptClient:
         args = call.args if self.test_clock is None else (*call.args, self.test_clock(), self.stop_at)
         start = self._starts.get((command, script.name, fast_keys))
         if start is None:
-            keys = [self.keys(key) for key in script.keys[: script.few if fast_keys else None]]
+            keys = [self.keys(key) for key in script.keys[: script.fast_keys if fast_keys else None]]
             start = 3 + len(keys), pack_words((command, name, len(keys), *keys))
             self._starts[command, script.name, fast_keys] = start
         count, text = start

@@ -1,29 +1,46 @@
 -- The end of a script: lanes show their next jobs, everything is written, and those concerned are told.
--- keys: queues heads
+
+local request = require 'request'
+local keys = require 'keys'
+local meta = require 'meta'
+local batch_end = require 'batch_end'
+local batches = require 'batches'
+local counters = require 'counters'
+local create = require 'create'
+local jobs = require 'jobs'
+local lane_turns = require 'lane_turns'
+local lanes = require 'lanes'
+local messages = require 'messages'
+local save_lanes = require 'save_lanes'
+local transition = require 'transition'
+local writes = require 'writes'
+local call = request.call
+
+local M = {}
 
 local LETTERS = 256   -- letters that one script sends at most; instead of more, one goes to the mailbox that all clients listen to
+local AT_A_TIME = 1000
 
 -- tell_ended(): those who wait for jobs are told which ones finished, in one letter each.
 local function tell_ended()
-  if #ended == 0 or call('HLEN', waiting) <= 1 then return end
+  if #transition.finished_ids == 0 or call('HLEN', keys.waiting) <= 1 then return end
   local letters, awaited, n = {}, {}, 0
-  for i, clients in ipairs(call('HMGET', waiting, unpack(ended))) do
+  for i, clients in ipairs(call('HMGET', keys.waiting, unpack(transition.finished_ids))) do
     for client in string.gmatch(clients or '', '[^\31]+') do
       if not letters[client] then n = n + 1 end
-      letters[client] = (letters[client] or 'end') .. SEP .. ended[i]
+      letters[client] = (letters[client] or 'end') .. SEP .. transition.finished_ids[i]
     end
     if clients then
-      call('HDEL', waiting, ended[i])
-      awaited[#awaited + 1] = ended[i]
+      call('HDEL', keys.waiting, transition.finished_ids[i])
+      awaited[#awaited + 1] = transition.finished_ids[i]
     end
   end
   if n > LETTERS then letters = { crons = letters.crons, ['*'] = 'end' .. SEP .. table.concat(awaited, SEP) } end
-  for client, text in pairs(letters) do mail('to:' .. client, text) end
+  for client, text in pairs(letters) do messages.send('to:' .. client, text) end
 end
 
 -- add_up(key, front, sheet): adds these to numbers of a hash, whose fields are named so: front, queue, name. Many, as of a page of
 -- jobs of many queues, take two commands for all.
-local AT_A_TIME = 1000
 local function add_up(key, front, sheet)
   local names, changes, n = {}, {}, 0
   for name, row in pairs(sheet) do
@@ -47,7 +64,7 @@ local function add_up(key, front, sheet)
       local was, change = before[i - first + 1], changes[i]
       at = at + 2
       sums_now[at - 1] = names[i]
-      sums_now[at] = digits(was and (tonumber(was) or 0) + change or change)
+      sums_now[at] = was and (tonumber(was) or 0) + change or change
     end
     call(unpack(sums_now, 1, at))
   end
@@ -55,58 +72,68 @@ end
 
 local function tell()
   local entry = {}
-  add_measured()
-  for i, one in ipairs(groups) do
-    tally(sums, one[1], one[2], one[7])
+  for i, one in ipairs(transition.event_groups) do
+    counters.add_to(counters.stat_changes, one[1], one[2], one[7])
     one[6], one[7] = table.concat(one[6], SEP), nil
     entry[i] = one
   end
-  add_up(stats, digits(math.floor(now / 60000)) .. SEP, sums)
-  if entry[1] then call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ now, entry })) end
+  add_up(keys.stats, transition.digits(math.floor(request.now / 60000)) .. SEP, counters.stat_changes)
+  if entry[1] then call('XADD', keys.events, 'MAXLEN', '~', EVENTS, '*', 'e', cmsgpack.pack({ request.now, entry })) end
 end
 
 -- first_in_line(queue) → the first member of its line, or nothing.
-local function first_in_line(queue)
-  return call('ZRANGE', ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
+function M.first_in_line(queue)
+  return call('ZRANGE', keys.ready, '[' .. queue .. SEP, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, 1)[1]
 end
 
--- reopen(names): these queues may be leased from again, so `heads` has where their lines begin.
-local function reopen(names)
+-- reopen_queues(names): these queues may be leased from again, so `heads` has where their lines begin.
+function M.reopen_queues(names)
   for _, queue in ipairs(names) do
-    local first = first_in_line(queue)
-    if first then call('ZADD', heads, 'LT', score_of(first, queue), queue) end
+    local first = M.first_in_line(queue)
+    if first then call('ZADD', keys.heads, 'LT', writes.head_score(first, queue), queue) end
   end
 end
 
 -- free_limits(): where jobs no longer run that a limit of their queue had counted, the next ones may.
 local function free_limits()
   local names, limited = {}, {}
-  for queue in pairs(ceased) do names[#names + 1] = queue end
+  for queue in pairs(counters.stopped_running) do names[#names + 1] = queue end
   if #names == 0 then return end
-  for i, setting in ipairs(call('HMGET', queues, unpack(names))) do
+  for i, setting in ipairs(call('HMGET', keys.queues, unpack(names))) do
     if string.find(setting or '', '%d$') then limited[#limited + 1] = names[i] end
   end
-  for _, queue in ipairs(limited) do arrivals[queue] = (arrivals[queue] or 0) + ceased[queue] end
-  reopen(limited)
+  for _, queue in ipairs(limited) do counters.became_ready[queue] = (counters.became_ready[queue] or 0) + counters.stopped_running[queue] end
+  M.reopen_queues(limited)
 end
 
--- finish(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
-local function finish()
-  if touched[1] then endings.look_at() end
-  if refills[1] then
-    need_line()
-    fill(refills)
+-- write_all(): makes all pending writes, then the counts, the event and the wake-ups. The last thing a script does.
+function M.write_all()
+  if batches.touched[1] then batch_end.end_batches() end
+  if lanes.to_refill[1] then
+    lane_turns.show_waiters(lanes.to_refill)
   end
-  if next(lanes_read) then save_lanes() end
-  if sequence then store(meta, 'seq', sequence) end
-  write()
-  deltas.ready = nil   -- how many these are the line itself tells
-  add_up(counts, '', deltas)
+  if next(lanes.stored) then save_lanes.save_lanes() end
+  if transition.seq then writes.set_content(keys.meta, 'seq', transition.seq) end
+  writes.flush()
+  counters.add_up()
+  counters.count_changes.ready = nil   -- how many these are the line itself tells
+  add_up(keys.counts, '', counters.count_changes)
   tell()
-  for key, at in pairs(alarms) do
-    if head(key) == at then mail('timer', at) end
+  for key, at in pairs(writes.timer_wakeups) do
+    if jobs.first_score(key) == at then messages.send('timer', at) end
   end
   tell_ended()
-  if settings_before then free_limits() end
-  if next(arrivals) then wake_any(arrivals) end
+  if meta.settings then free_limits() end
+  if next(counters.became_ready) then messages.wake_workers(counters.became_ready) end
 end
+
+-- write_created(): counts what was created, makes its queues known, and finishes.
+function M.write_created()
+  if create.count > 0 then writes.set_content(keys.meta, 'accepted', (meta.accepted or 0) + create.count) end
+  for queue in pairs(create.queues) do
+    if not create.known_queues[queue] then call('HSETNX', keys.queues, queue, '') end
+  end
+  M.write_all()
+end
+
+return M

@@ -1,12 +1,23 @@
 -- A job for a worker that has nothing to do: where nobody is in line, that worker gets it here and now, as the answer to the next call of
 -- lease that it will make, by letter. If the letter is lost, this call has been made, and so is answered with what it gave.
--- keys: jobs payloads queues counts stats events leases calls
+
+local request = require 'request'
+local keys = require 'keys'
+local meta = require 'meta'
+local record = require 'record'
+local encode_cache = require 'encode_cache'
+local messages = require 'messages'
+local queue_room = require 'queue_room'
+local unknown_tasks = require 'unknown_tasks'
+local call = request.call
+
+local M = {}
 
 local BY_LETTER, AT_ONCE_ASLEEP = 16384, 16   -- bytes of payload, at most; members of `idle` to look at
 
 -- is_heard(worker) → does anybody listen for it?
 local function is_heard(worker)
-  local found = redis.pcall('PUBSUB', 'SHARDNUMSUB', address('to:' .. worker))
+  local found = redis.pcall('PUBSUB', 'SHARDNUMSUB', messages.channel('to:' .. worker))
   return not found.err and found[2] > 0
 end
 
@@ -17,74 +28,76 @@ local function at_rest(queue, task, asleep)
   for i = 2, all and #asleep or 0 do resting[asleep[i]] = true end
   for _, name in ipairs({ queue, '*' }) do
     local from = #name + 1
-    local some = all and asleep or call('ZRANGE', idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 8)
+    local some = all and asleep or call('ZRANGE', keys.idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 8)
     for _, member in ipairs(some) do
       if string.sub(member, 1, from) == name .. SEP then
         local worker = string.sub(member, from + 1)
-        local rests = all and resting[AT_REST .. worker] or not all and call('ZSCORE', idle, AT_REST .. worker)
-        if rests and (uneven_now ~= '1' or may_take(worker, queue, task)) and is_heard(worker) then return worker, member end
+        local rests = all and resting[AT_REST .. worker] or not all and call('ZSCORE', keys.idle, AT_REST .. worker)
+        if rests and (meta.uneven ~= '1' or unknown_tasks.may_take(worker, queue, task)) and is_heard(worker) then return worker, member end
       end
     end
   end
 end
 
--- resting_worker(label, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
-local function resting_worker(label, id, payload)
-  local asleep = call('ZRANGE', idle, '0', AT_ONCE_ASLEEP - 1)
-  if #asleep < 2 or #payload > BY_LETTER or (halted_now or '') ~= '' then return nil end
+-- idle_worker(label, id, payload) → who gets this job at once. Not if others are in line, or tasks are halted.
+function M.idle_worker(label, id, payload)
+  local asleep = call('ZRANGE', keys.idle, '0', AT_ONCE_ASLEEP - 1)
+  if #asleep < 2 or #payload > BY_LETTER or (meta.halted or '') ~= '' then return nil end
   local worker, member = at_rest(label.queue, label.task, asleep)
-  if not worker or ready_in(label.queue) > 0 or call('HEXISTS', jobs, id) == 1 then return nil end
-  call('ZREM', idle, member, AT_REST .. worker)
+  if not worker or queue_room.count_ready(label.queue) > 0 or call('HEXISTS', keys.jobs, id) == 1 then return nil end
+  call('ZREM', keys.idle, member, AT_REST .. worker)
   return worker
 end
 
 -- next_call(worker) → the number of its next call, which is made now.
 local function next_call(worker)
-  local made = call('HGET', calls, worker) or '0'
+  local made = call('HGET', keys.calls, worker) or '0'
   local number = string.match(made, '%d+$') + 1
-  call('HSET', calls, worker, made .. ' ' .. number)
+  call('HSET', keys.calls, worker, made .. ' ' .. number)
   return number
 end
 
--- hand_over(worker, id, record, payload) → its fence: it runs there.
-local function hand_over(worker, id, record, payload)
-  local number, fence = next_call(worker), math.max(fence_before or 0, now_us - 1) + 1
+-- hand_over(worker, id, new, payload) → its fence: it runs there.
+local function hand_over(worker, id, new, payload)
+  local number, fence = next_call(worker), math.max(meta.fence or 0, request.now_us - 1) + 1
   local claim = worker .. SEP .. number
-  record = leased_record(front_of_run(claim), fence, claim, record)
-  call('HSET', jobs, id, record)
-  call('ZADD', leases, '0', claim .. SEP .. id)
-  local text = 'job' .. SEP .. number .. SEP .. id .. SEP .. #record .. SEP .. record
-  mail('to:' .. worker, #payload < INLINE and text or text .. payload)
+  local leased = record.leased_record(record.run_front(claim), fence, claim, new)
+  call('HSET', keys.jobs, id, leased)
+  call('ZADD', keys.leases, '0', claim .. SEP .. id)
+  local text = 'job' .. SEP .. number .. SEP .. id .. SEP .. #leased .. SEP .. leased
+  messages.send('to:' .. worker, #payload < INLINE and text or text .. payload)
   return fence
 end
 
--- tell_entered(number, n, lines): the event. Every hundredth call is enough to keep the stream short: others do it each time.
-local function tell_entered(number, n, lines)
+-- add_event(number, n, lines): the event. Every hundredth call is enough to keep the stream short: others do it each time.
+function M.add_event(number, n, lines)
   if number % 100 == 0 then
-    call('XADD', events, 'MAXLEN', '~', EVENTS, '*', 'e', entry_of(n, lines))
+    call('XADD', keys.events, 'MAXLEN', '~', EVENTS, '*', 'e', encode_cache.event_entry(n, lines))
   else
-    call('XADD', events, '*', 'e', entry_of(n, lines))
+    call('XADD', keys.events, '*', 'e', encode_cache.event_entry(n, lines))
   end
 end
 
 -- count_handed_over(label): it is counted, as leased, too, after no wait to speak of. A name without running jobs may have been forgotten.
 local function count_handed_over(label)
-  local start = minute_of(label)
+  local start = encode_cache.minute_prefix(label)
   local entered, leased, waited = label.count, start .. 'lease', start .. 'wait' .. SHORTEST
-  local counted = call('HMGET', stats, entered, leased, waited)
+  local counted = call('HMGET', keys.stats, entered, leased, waited)
   local n = (counted[1] or 0) + 1
-  local running = call('HINCRBY', counts, label.queue .. SEP .. 'running', '1')
-  call('HSET', stats, entered, n, leased, (counted[2] or 0) + 1, waited, (counted[3] or 0) + 1)
-  if n == 1 or running == 1 then call('HSETNX', queues, label.queue, '') end
+  local running = call('HINCRBY', keys.counts, label.queue .. SEP .. 'running', '1')
+  call('HSET', keys.stats, entered, n, leased, (counted[2] or 0) + 1, waited, (counted[3] or 0) + 1)
+  if n == 1 or running == 1 then call('HSETNX', keys.queues, label.queue, '') end
 end
 
 -- push(worker, id, label, form, payload, number) → the answer: that worker has it. The numbers in `meta` are these.
-local function push(worker, id, label, form, payload, number)
-  if #payload >= INLINE then call('HSET', payloads, id, payload) end
-  local fence = hand_over(worker, id, new_record(READY_FRONT, number, form, payload), payload)
-  call('HSET', meta, 'accepted', (accepted_before or 0) + 1, 'seq', number, 'fence', fence)
+function M.push(worker, id, label, form, payload, number)
+  if #payload >= INLINE then call('HSET', keys.payloads, id, payload) end
+  local fence = hand_over(worker, id, record.new_record(READY_FRONT, number, form, payload), payload)
+  call('HSET', keys.meta, 'accepted', (meta.accepted or 0) + 1, 'seq', number, 'fence', fence)
   count_handed_over(label)
-  local subject = packed_text(id)
-  tell_entered(number, 2, label.entered .. subject .. label.leased .. subject)
+  local subject = encode_cache.packed_text(id)
+  M.add_event(number, 2, label.entered .. subject .. label.leased .. subject)
   return 'running'
 end
+
+return M

@@ -3,73 +3,80 @@
 --   decode(raw) reads a record, new_header(form) what a producer sends; encode(h) writes one.
 -- The rest is for what every job goes through: enqueue, lease and complete put a record together from parts of the one before.
 
--- bytes_of[n] → that byte as text; pairs_of[n] → its two hexadecimal digits; bytes_of.new(n), pairs_of.new(n) where they are not
--- known yet. To find them takes a fifth of making them.
-local bytes_of = {}
-function bytes_of.new(n)
-  bytes_of[n] = string.char(n)
-  return bytes_of[n]
-end
-local pairs_of = {}
-function pairs_of.new(n)
-  pairs_of[n] = string.format('%02x', n)
-  return pairs_of[n]
+local request = require 'request'
+local layout = require 'layout'
+local header_with = layout.header_with
+
+local M = {}
+
+-- What is the same for every call.
+local usual = cmsgpack.unpack(BLANK)   -- the header of a job that says nothing
+local state_of, letter_of_state, type_of_rare = STATE_OF_LETTER, LETTER_OF_STATE, TYPE_OF_RARE
+local no_lanes = {}   -- it stays empty
+
+-- bytes[n] → that byte as text; hex_pairs[n] → its two hexadecimal digits. To look them up takes a fifth of making them.
+M.bytes = setmetatable({}, { __index = function(known, n)
+  known[n] = string.char(n)
+  return known[n]
+end })
+M.hex_pairs = setmetatable({}, { __index = function(known, n)
+  known[n] = string.format('%02x', n)
+  return known[n]
+end })
+local bytes, hex_pairs = M.bytes, M.hex_pairs
+
+-- What calls worked out; it is made anew for each call.
+local rank_heads, lane_names, commons, kinds, fence_block, fence_start
+
+function M.reset()
+  rank_heads = {}                      -- block of numbers and priority → how their ranks begin
+  lane_names, M.lane_kinds = {}, {}    -- what a job says of a lane → the lane's name, and its kind
+  commons = {}                         -- label behind the queue → header
+  kinds = {}
+  M.kinds = kinds                      -- label → kind, and all of them in the order in which they came
+  fence_block, fence_start = nil, nil
 end
 
--- rank_of(priority, number) → a place in line as text, to be sorted by.
-local function rank_of(priority, number) return string.format('%02d%012x', priority, number) end
+-- rank(priority, number) → a place in line as text, to be sorted by.
+local function rank(priority, number) return string.format('%02d%012x', priority, number) end
 
 -- near_rank(priority, number) → the same, of whole numbers from 0 on: of 256 in a row what differs is the last two digits.
-local rank_heads = {}
-local function near_rank(priority, number)
-  if priority > 99 then return rank_of(priority, number) end   -- somebody else wrote that
+function M.near_rank(priority, number)
+  if priority > 99 then return rank(priority, number) end   -- somebody else wrote that
   local low = number % 256
   local block = number - low + priority
   local head = rank_heads[block]
   if not head then
-    head = string.sub(rank_of(priority, number), 1, -3)
+    head = string.sub(rank(priority, number), 1, -3)
     rank_heads[block] = head
   end
-  return head .. (pairs_of[low] or pairs_of.new(low))
+  return head .. hex_pairs[low]
 end
 
 -- lane_name(spec) → the name of the lane that a job asks for. What follows it: limit, rate, burst, kind, cost; of a lock nothing.
-local lane_names, lane_kinds = {}, {}
-local function lane_name(spec)
+function M.lane_name(spec)
   local name = lane_names[spec]
   if name then return name end
   local to = string.find(spec, SEP, 1, true)
   if not to then return spec end
   name = string.sub(spec, 1, to - 1)
   lane_names[spec] = name
-  lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
+  M.lane_kinds[spec] = string.match(spec, '^[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31(%a+)')
   return name
 end
 
+-- listed(…) → what unpack_limit gives, as a list: without the place where it ended.
+local function listed(_, ...) return { ... } end
+
 -- Labels: what many jobs have in common. Those of one kind have the same label.
 
--- the_usual() → the header of a job that says nothing. It also makes what follows from the layout alone.
-local usual = {}          -- kept: as all of these, which are the same for every call
-local state_of = {}       -- kept: letter → state
-local letter_of_state = {}      -- kept: state → letter
-local type_of_rare = {}   -- kept: field → the type of its values
-local function listed(_, ...) return { ... } end
-local function the_usual()
-  if not usual[1] then
-    state_of, letter_of_state, type_of_rare = STATE_OF_LETTER, LETTER_OF_STATE, TYPE_OF_RARE
-    usual = listed(cmsgpack.unpack_limit(BLANK, FIELDS, 3))
-  end
-  return usual
-end
-
 -- common_of(rest) → the header that these have in common whose labels say this behind the queue.
-local commons = {}
 local function common_of(rest)
   local common = commons[rest]
   if common then return common end
   local priority, task, keep, retries, batch = string.match(rest, '^(%d*)\31([^\31]*)\31(%d*)\31(%d*)\31?([^\31]*)$')
   if not task then error('no label') end
-  common = { unpack(the_usual(), 1, FIELDS) }
+  common = { unpack(usual, 1, FIELDS) }
   common[STATE], common[TASK], common[BATCH] = 'ready', task, batch
   if priority ~= '' then common[PRIORITY] = priority + 0 end
   if keep ~= '' then common[KEEP] = keep + 0 end
@@ -80,7 +87,6 @@ end
 
 -- kind_of(label) → what jobs with this label have in common, by the places that it has in a header. n of them move in this call,
 -- `waited` of these from or to `held`. `form`: that of those which ask for no lane and say nothing rare.
-local kinds = {}
 local function kind_of(label)
   local kind = kinds[label]
   if kind then return kind end
@@ -95,7 +101,7 @@ local function kind_of(label)
 end
 
 -- known_kind(label) → the same, or nothing if that is no label.
-local function known_kind(label)
+function M.known_kind(label)
   local fine, kind = pcall(kind_of, label)
   return fine and kind or nil
 end
@@ -162,7 +168,7 @@ end
 -- rare_of(h, has_lane, excess) → that list; '' if there is nothing to say. has_lane: it waits for one lane alone, which the form tells.
 local function rare_of(h, has_lane, excess)
   local rare, n, unknown = {}, 0, h.unknown
-  ADD_RARE_VALUES
+  n = layout.add_rare_values(h, rare, n)
   if not has_lane and h[LANES][1] then rare[n + 1], rare[n + 2], n = LANES, h[LANES], n + 2 end
   if h[HOME] ~= (has_lane and 1 or 0) then rare[n + 1], rare[n + 2], n = HOME, h[HOME], n + 2 end
   if not has_lane and h[ARRIVAL] ~= h[SEQ] then rare[n + 1], rare[n + 2], n = ARRIVAL, h[ARRIVAL], n + 2 end
@@ -180,23 +186,13 @@ end
 -- carries_payload(state, size, h) → is its payload part of the record?
 local function carries_payload(state, size, h) return size < INLINE and state ~= 'done' and h[COMPACT] == 0 end
 
--- header_with(kind, …) → a header of this kind, of which these values are known, and nothing rare.
-local function header_with(kind, to, payload, record, state, since, seq, arrival, created, size, specs, home, started, fence, claim,
-    result, cancelling, starts)
-  return { kind = kind, to = to, payload = payload, record = record, HEADER_VALUES }
-end
-
 -- parse(raw) → the header. `kind`; `record`: raw; `to`: where its form ends there; `payload`: true if the payload follows (elsewhere it may
 -- be a text: a new one); `is_owner`: it owns its lock, as it is stored; a move does not change that.
-local no_lanes = {}   -- kept: it stays empty
-local function parse(raw)
+function M.parse(raw)
   local sub, numbers = string.sub, struct.unpack
   local letter, flags, run, since = numbers(HEAD_FORMAT, raw)
   local state, at = state_of[letter], HEAD_SIZE + run
-  if not state then
-    the_usual()
-    state = state_of[letter] or error('no state')
-  end
+  if not state then error('no state') end
   local size, seq, created, label, lane, rare = numbers(BODY_AND_FORM, raw, at + 1)
   local from = at + BODY_SIZE + FORM_SIZE
   local lane_at, to, arrival = from + label, from + label + lane + rare, seq
@@ -233,8 +229,8 @@ local function parse(raw)
 end
 
 -- decode(raw) → the header, or nothing if this is no record.
-local function decode(raw)
-  local fine, h = pcall(parse, raw)
+function M.decode(raw)
+  local fine, h = pcall(M.parse, raw)
   return fine and h or nil
 end
 
@@ -255,27 +251,25 @@ local function form_at(raw, at, more)
 end
 
 -- form_in(raw) → the same of a record.
-local function form_in(raw) return form_at(raw, HEAD_SIZE + string.byte(raw, FRONT) + BODY_SIZE, ARRIVAL_SIZE) end
+function M.form_in(raw) return form_at(raw, HEAD_SIZE + string.byte(raw, FRONT) + BODY_SIZE, ARRIVAL_SIZE) end
 
 -- header_from(raw, kind, spec, to, rare) → what a form tells, as the header of a new job.
 local function header_from(raw, kind, spec, to, rare)
   local h = header_for(kind, spec)
   if rare > 0 then
-    the_usual()
     read_rare(h, raw, to - rare)
   end
   return h
 end
 
 -- new_header(form) → the same of what a producer sends; nothing if it cannot be understood.
-local function new_header(form)
+function M.new_header(form)
   local fine, h = pcall(function() return header_from(form, form_at(form, 0, 0)) end)
   return fine and h or nil
 end
 
 -- encode(h) → the record; a payload that is large is not in it.
-local function encode(h)
-  the_usual()
+function M.encode(h)
   local state, size, payload, specs, run, spec = h[STATE], h[SIZE], h.payload, h[LANES], '', ''
   if payload == true then payload = string.sub(h.record, h.to + 1) end
   if h[FENCE] > 0 or h[STARTED] > 0 or h[CLAIM] ~= '' then run = struct.pack(RUN_FORMAT, h[STARTED], h[FENCE]) .. h[CLAIM] end
@@ -291,20 +285,20 @@ end
 -- Parts of it.
 
 -- form_with(label, spec) → the form of a job that says nothing rare.
-local function form_with(label, spec) return struct.pack(FORM_FORMAT, #label, #spec, 0) .. label .. spec end
+function M.form_with(label, spec) return struct.pack(FORM_FORMAT, #label, #spec, 0) .. label .. spec end
 
 -- new_record(front, number, form, payload, has_lane) → that of a job that enters the line, or a lane, now, and says nothing rare.
-local function new_record(front, number, form, payload, has_lane)
+function M.new_record(front, number, form, payload, has_lane)
   local n = #payload
-  return front .. struct.pack(SINCE_TO_CREATED, now, n, number, now) .. form .. (has_lane and struct.pack(TIME_FORMAT, number) or '')
+  return front .. struct.pack(SINCE_TO_CREATED, request.now, n, number, request.now) .. form .. (has_lane and struct.pack(TIME_FORMAT, number) or '')
     .. (n < INLINE and payload or '')
 end
 
--- near_records(records, ids, form, before): adds to the arguments of a command what new_record gives of these, which follow
+-- new_records(records, ids, form, before): adds to the arguments of a command what new_record gives of these, which follow
 -- the place `before`. From one number to the next most of what is written is the same.
-local function near_records(records, ids, form, before)
-  local pack, sub, all_bytes, args = struct.pack, string.sub, bytes_of, ARGV
-  local start, created = READY_FRONT .. pack(TIME_FORMAT, now), pack(TIME_FORMAT, now) .. form
+function M.new_records(records, ids, form, before)
+  local pack, sub, args = struct.pack, string.sub, request.args
+  local start, created = READY_FRONT .. pack(TIME_FORMAT, request.now), pack(TIME_FORMAT, request.now) .. form
   local starts, n = {}, 2   -- by size of the payload, up to the last byte of the place
   for i = 1, #ids do
     local number, payload = before + i, args[i * 3]
@@ -317,52 +311,60 @@ local function near_records(records, ids, form, before)
     end
     n = n + 2
     records[n - 1] = ids[i]
-    records[n] = first .. (all_bytes[low] or all_bytes.new(low)) .. created .. (size < INLINE and payload or '')
+    records[n] = first .. bytes[low] .. created .. (size < INLINE and payload or '')
   end
 end
 
 -- running_front(claim) → what a record begins with, up to its time, that was leased so and nothing has happened to since.
 local function running_front(claim)
   local run = RUN_SIZE + #claim
-  return IS_RUNNING .. '\0' .. (bytes_of[run] or bytes_of.new(run))
+  return IS_RUNNING .. '\0' .. bytes[run]
 end
 
--- front_of_run(claim) → how a record begins that is leased now, up to its fence; that, the claim and the body follow.
-local function front_of_run(claim)
-  local started = struct.pack(TIME_FORMAT, now)
+-- run_front(claim) → how a record begins that is leased now, up to its fence; that, the claim and the body follow.
+function M.run_front(claim)
+  local started = struct.pack(TIME_FORMAT, request.now)
   return running_front(claim) .. started .. started
 end
 
 -- leased_record(front, fence, claim, raw) → what is stored of a job, once it is leased so. From one fence to the next only the last
 -- byte differs.
-local fence_block, fence_start
-local function leased_record(front, fence, claim, raw)
+function M.leased_record(front, fence, claim, raw)
   local low = fence % 256
   if fence_block ~= fence - low then
     fence_block, fence_start = fence - low, string.sub(struct.pack(FENCE_FORMAT, fence), 1, -2)
   end
-  return front .. fence_start .. (bytes_of[low] or bytes_of.new(low)) .. claim
+  return front .. fence_start .. bytes[low] .. claim
     .. string.sub(raw, BODY_AT + string.byte(raw, FRONT))
 end
 
 -- shown_record(raw, front, number) → what is stored of a job that its lane held and shows from now on, at that place in line.
-local function shown_record(raw, front, number)
+function M.shown_record(raw, front, number)
   local run = string.byte(raw, FRONT)
-  return string.sub(front, 1, -2) .. string.sub(raw, FRONT, FRONT) .. struct.pack(TIME_FORMAT, now)
+  return string.sub(front, 1, -2) .. string.sub(raw, FRONT, FRONT) .. struct.pack(TIME_FORMAT, request.now)
     .. string.sub(raw, RUN_AT, SEQ_AT - 1 + run) .. struct.pack(TIME_FORMAT, number) .. string.sub(raw, CREATED_AT + run)
 end
 
--- says_rare(raw) → does it say anything rare, as all do that were leased before? Not certain of what is cut off.
-local function says_rare(raw)
+-- has_rare_fields(raw) → does it say anything rare, as all do that were leased before? Not certain of what is cut off.
+function M.has_rare_fields(raw)
   local high, low = string.byte(raw, SHORTEST_RECORD - 1, SHORTEST_RECORD)
   return high ~= 0 or low ~= 0
 end
 
--- fits(left, size) → is what is left of a record behind its form what it must be, if its payload has this size?
-local function fits(left, size) return left == (size < INLINE and size or 0) end
+-- payload_fits(left, size) → is what is left of a record behind its form what it must be, if its payload has this size?
+function M.payload_fits(left, size) return left == (size < INLINE and size or 0) end
 
 -- claim_in(raw) → the claim of the attempt that runs, as far as that can be told.
-local function claim_in(raw)
+function M.claim_in(raw)
   if string.sub(raw, 1, 1) ~= IS_RUNNING or #raw < RUN_AT then return nil end
   return string.sub(raw, CLAIM_AT, HEAD_SIZE + string.byte(raw, FRONT))
 end
+
+M.rank = rank
+M.kind_of = kind_of
+M.header_for = header_for
+M.form_at = form_at
+M.header_from = header_from
+M.running_front = running_front
+
+return M

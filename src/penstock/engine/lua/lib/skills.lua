@@ -1,9 +1,14 @@
 -- Skills: which tasks a live worker knows and which queues it serves. Workers with the same skills share a set, named by its hash;
 -- `skills` lists the workers of each set, `meta` has the set of each worker. Only when a set comes or goes are the sets compared:
 -- `meta` then has for each what it lacks, the tasks that it does not know while another live worker of the same queue does.
--- Lease leaves their jobs to that worker (lib/own.lua). While no set lacks anything, `uneven` is empty and nobody looks further.
+-- Lease leaves their jobs to that worker (lib/known_jobs.lua). While no set lacks anything, `uneven` is empty and nobody looks further.
 -- A worker that names no tasks belongs to no set and is given everything.
--- keys: nodes skills
+
+local request = require 'request'
+local keys = require 'keys'
+local call = request.call
+
+local M = {}
 
 local MOST_SETS = 50   -- comparing takes a millisecond or two for so many; with more of them nothing is left to others
 
@@ -27,21 +32,21 @@ end
 
 -- node_of(worker) → its information and its queues, as it registered them.
 local function node_of(worker)
-  local fine, node = pcall(cmsgpack.unpack, call('HGET', nodes, worker) or '')
+  local fine, node = pcall(cmsgpack.unpack, call('HGET', keys.nodes, worker) or '')
   if not fine or type(node) ~= 'table' or type(node[2]) ~= 'table' then return '', {} end
   return node[1], node[2]
 end
 
 -- has_members(skill_set) → does any worker belong to it?
-local function has_members(skill_set)
-  return #call('ZRANGE', skills, '[' .. skill_set .. SEP, '(' .. skill_set .. AFTER, 'BYLEX', 'LIMIT', 0, 1) > 0
+function M.has_members(skill_set)
+  return #call('ZRANGE', keys.skills, '[' .. skill_set .. SEP, '(' .. skill_set .. AFTER, 'BYLEX', 'LIMIT', 0, 1) > 0
 end
 
 -- sets_in_use() → name, tasks and queues of each set, as its first worker says; nothing if there are too many.
 local function sets_in_use()
   local sets, from = {}, '('
   while true do
-    local member = call('ZRANGE', skills, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGE', keys.skills, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     if not member then return sets end
     if #sets == MOST_SETS then return nil end
     local name = string.match(member, '^[^\31]*')
@@ -79,13 +84,13 @@ end
 
 -- tell_meta(field, text) → 1 if that was not there, else 0. An empty text is not stored.
 local function tell_meta(field, text)
-  if (call('HGET', meta, field) or '') == text then return 0 end
-  if text == '' then call('HDEL', meta, field) else call('HSET', meta, field, text) end
+  if (call('HGET', keys.meta, field) or '') == text then return 0 end
+  if text == '' then call('HDEL', keys.meta, field) else call('HSET', keys.meta, field, text) end
   return 1
 end
 
 -- compare_skills() → how much changed in what `meta` says about the sets.
-local function compare_skills()
+function M.compare_skills()
   local sets, changed, uneven = sets_in_use(), 0, ''
   local tasks, where = known_where(sets or {})
   for _, skill_set in ipairs(sets or {}) do
@@ -97,35 +102,37 @@ local function compare_skills()
 end
 
 -- forget_skills(worker): it lives no more, or comes with others.
-local function forget_skills(worker)
-  local skill_set = call('HGET', meta, 'skills' .. SEP .. worker)
+function M.forget_skills(worker)
+  local skill_set = call('HGET', keys.meta, 'skills' .. SEP .. worker)
   if not skill_set then return end
-  call('ZREM', skills, skill_set .. SEP .. worker)
-  call('HDEL', meta, 'skills' .. SEP .. worker)
-  if has_members(skill_set) then return end
-  call('HDEL', meta, 'lacks' .. SEP .. skill_set)
-  compare_skills()
+  call('ZREM', keys.skills, skill_set .. SEP .. worker)
+  call('HDEL', keys.meta, 'skills' .. SEP .. worker)
+  if M.has_members(skill_set) then return end
+  call('HDEL', keys.meta, 'lacks' .. SEP .. skill_set)
+  M.compare_skills()
 end
 
 -- has_skills(worker, skill_set) → is that its set?
-local function has_skills(worker, skill_set) return set_of(node_of(worker)) == skill_set end
+function M.has_skills(worker, skill_set) return set_of(node_of(worker)) == skill_set end
 
 -- remember_skills(worker) → was anything missing of what follows from its node? It is there now.
-local function remember_skills(worker)
+function M.remember_skills(worker)
   local skill_set = set_of(node_of(worker))
   if not skill_set then return false end
-  local is_new = call('ZADD', skills, 0, skill_set .. SEP .. worker) == 1
+  local is_new = call('ZADD', keys.skills, 0, skill_set .. SEP .. worker) == 1
   return tell_meta('skills' .. SEP .. worker, skill_set) == 1 or is_new
 end
 
 -- note_skills(worker, info, serves): it is in `nodes` with these.
-local function note_skills(worker, info, serves)
+function M.note_skills(worker, info, serves)
   local skill_set = set_of(info, serves)
-  if call('HGET', meta, 'skills' .. SEP .. worker) == (skill_set or false) then return end
-  forget_skills(worker)
+  if call('HGET', keys.meta, 'skills' .. SEP .. worker) == (skill_set or false) then return end
+  M.forget_skills(worker)
   if not skill_set then return end
-  local is_new = not has_members(skill_set)
-  call('ZADD', skills, 0, skill_set .. SEP .. worker)
-  call('HSET', meta, 'skills' .. SEP .. worker, skill_set)
-  if is_new then compare_skills() end
+  local is_new = not M.has_members(skill_set)
+  call('ZADD', keys.skills, 0, skill_set .. SEP .. worker)
+  call('HSET', keys.meta, 'skills' .. SEP .. worker, skill_set)
+  if is_new then M.compare_skills() end
 end
+
+return M
