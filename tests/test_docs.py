@@ -132,7 +132,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 #: where the paths of a page begin
 ROOTS = [ROOT, SOURCE, SOURCE / "engine" / "lua", ROOT / "tests"]
-#: `lib/line.lua`, `worker/supervisor/`, or `worker/test_kill`, a test file without its suffix
+#: `lib/lanes.lua`, `worker/supervisor/`, or `worker/test_lanes`, a test file without its suffix
 PATH = re.compile(r"`([\w./-]+(?:\.(?:py|lua|toml)|/)|[\w./-]+/test_\w+)`")
 
 

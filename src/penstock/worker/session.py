@@ -32,7 +32,7 @@ from penstock.worker.lease_check import HeldJobs, LeaseCheck
 log = logging.getLogger("penstock.worker")
 
 MAX_CALLS_AHEAD: Final = 16
-"""Lease calls made after one that is unanswered; the server remembers twice as many (lib/numbers.lua)."""
+"""Lease calls made after one that is unanswered; the server remembers twice as many (lib/lease_calls.lua)."""
 
 
 class CallNumbers:
