@@ -35,7 +35,7 @@ test: $(READY) ## the tests, on real servers that they start themselves
 API   := task enqueue enqueue_many unique results job
 QUICK := tests/engine $(API:%=tests/api/test_%.py) tests/model/test_codec.py tests/model/test_options.py tests/worker/test_run.py tests/test_exports.py tests/test_docs.py
 # These compare with a model, stop scripts at every step, wait for real time, or make thousands of jobs.
-SLOW  := model lanes_model batches_model abort growth full_server functions delivery backoff script_client rare_fields lane_entry two_builds reconcile doctor dead_groups push set_cron worker_ttl sweep
+SLOW  := model lanes_model batches_model abort growth full_server functions delivery backoff script_client rare_fields lane_entry two_builds reconcile doctor dead_groups push set_cron worker_lives old_stats
 test-quick: $(READY) ## the tests of each verb and of the basics, about a minute
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long and not integration' $(QUICK) $(SLOW:%=--ignore-glob='*/test_%.py')
 

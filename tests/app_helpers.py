@@ -1,4 +1,4 @@
-"""Looks at an app and its server from outside: waiting for a condition, counting commands and connections."""
+"""What tests ask an app and its server: waiting for a condition, counting commands and connections."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ async def eventually(condition: Callable[[], Any], *, within: float = 5.0) -> An
     """Poll until the condition, plain or awaitable, gives something true."""
     async with asyncio.timeout(within):
         while True:
-            found = condition()
-            if isinstance(found, Awaitable):
-                found = await found
-            if found:
-                return found
+            value = condition()
+            if isinstance(value, Awaitable):
+                value = await value
+            if value:
+                return value
             await asyncio.sleep(0.005)
 
 
@@ -61,17 +61,17 @@ async def own_app(server: Server, name: str, **settings: Any) -> AsyncIterator[P
 async def stats(app: Penstock, command: str) -> int:
     """How often the server has been given this command, scripts' own calls left out."""
     client = await raw(app.client.engine)
-    found = (await client.info("commandstats")).get(f"cmdstat_{command}", {"calls": 0})
-    return int(found["calls"])
+    statistics = (await client.info("commandstats")).get(f"cmdstat_{command}", {"calls": 0})
+    return int(statistics["calls"])
 
 
 async def commands(app: Penstock) -> int:
     """How many commands clients have sent to the server, but for pings; this question is one of them."""
     client = await raw(app.client.engine)
-    found = await client.info("commandstats")
+    statistics = await client.info("commandstats")
     scripts = ("evalsha", "fcall", "eval", "function|load")
     sent = (*scripts, "ssubscribe", "sunsubscribe", "info", "client|setname", "client|setinfo")
-    return sum(int(found[f"cmdstat_{name}"]["calls"]) for name in sent if f"cmdstat_{name}" in found)
+    return sum(int(statistics[f"cmdstat_{name}"]["calls"]) for name in sent if f"cmdstat_{name}" in statistics)
 
 
 async def kill_connections(app: Penstock) -> None:
@@ -84,7 +84,7 @@ async def kill_connections(app: Penstock) -> None:
 async def connections(app: Penstock) -> int:
     """How many connections Penstock has to the server, all apps of all processes together."""
     client = await raw(app.client.engine)
-    return sum(1 for one in await client.client_list() if one["name"] == "penstock")
+    return sum(1 for connection in await client.client_list() if connection["name"] == "penstock")
 
 
 async def remove_all(app: Penstock) -> None:

@@ -115,12 +115,12 @@ async def real_engine(url: str) -> AsyncIterator[Engine]:
 @pytest.fixture
 async def unhandled() -> AsyncIterator[list[dict[str, Any]]]:
     """What reached the event loop because nobody awaited it; nothing may."""
-    found: list[dict[str, Any]] = []
+    contexts: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: found.append(context))
-    yield found
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
+    yield contexts
     loop.set_exception_handler(None)
-    assert found == []
+    assert contexts == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What scripts cost on the server, from `commandstats` and the slow log: the same with a million jobs as with few."""
+"""The cost of scripts on the server, from `commandstats` and the slow log: the same with a million jobs as with few."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -44,19 +44,19 @@ class Meter:
 
 async def best_of_three(engine: Engine, measure: Callable[[Meter], Awaitable[None]]) -> Costs:
     """What others on this machine took from a run does not count."""
-    (found,) = await in_turns((engine, measure))
-    return found
+    (runs,) = await in_turns((engine, measure))
+    return runs
 
 
 async def in_turns(*sides: tuple[Engine, Callable[[Meter], Awaitable[None]]]) -> list[Costs]:
     """The same of several on one server, in turns: what others take from this machine they take from all of them."""
     runs: list[list[Costs]] = [[] for _ in sides]
     for _ in range(3):
-        for (engine, measure), found in zip(sides, runs, strict=True):
+        for (engine, measure), results in zip(sides, runs, strict=True):
             meter = Meter(await engine.script_client.endpoint.client())
             await measure(meter)
-            found.append(meter.costs)
-    return [{verb: min(run[verb] for run in found) for verb in found[0]} for found in runs]
+            results.append(meter.costs)
+    return [{verb: min(run[verb] for run in results) for verb in results[0]} for results in runs]
 
 
 async def slow_scripts(engine: Engine, stopwatch: Stopwatch) -> list[str]:

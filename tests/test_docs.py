@@ -83,9 +83,9 @@ def _parse(words: list[str], line: str) -> None:
     parent: click.Context | None = None
     while isinstance(command, click.Group):
         parent = click.Context(command, parent=parent, info_name=command.name)
-        found = command.get_command(parent, words[0])
-        assert found is not None, f"no such command: {line}"
-        command, words = found, words[1:]
+        subcommand = command.get_command(parent, words[0])
+        assert subcommand is not None, f"no such command: {line}"
+        command, words = subcommand, words[1:]
     try:
         command.make_context(command.name, [word for word in words if word != "|"], parent=parent)
     except click.ClickException as error:
@@ -132,7 +132,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 #: where the paths of a page begin
 ROOTS = [ROOT, SOURCE, SOURCE / "engine" / "lua", ROOT / "tests"]
-#: `lib/line.lua`, `worker/supervisor/`, or `worker/test_kill`, a test file without its suffix
+#: `lib/lanes.lua`, `worker/supervisor/`, or `worker/test_lanes`, a test file without its suffix
 PATH = re.compile(r"`([\w./-]+(?:\.(?:py|lua|toml)|/)|[\w./-]+/test_\w+)`")
 
 

@@ -19,9 +19,9 @@ def run(name: str, *arguments: str, **environment: str) -> str:
     ours |= {"PENSTOCK_EMBEDDED_LINGER": "0.2"} | environment
     program = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     folder = environment.get("FOLDER")
-    found = subprocess.run(program, cwd=folder, env=ours, capture_output=True, text=True, check=False, timeout=110)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    done = subprocess.run(program, cwd=folder, env=ours, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_jobs_with_one_lock_run_one_after_the_other_while_another_worker_goes_on(tmp_path: Path) -> None:

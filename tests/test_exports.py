@@ -58,9 +58,9 @@ def test_the_exported_names_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("name", sorted(penstock.__all__))
 def test_every_name_can_be_imported_and_is_ours(name: str) -> None:
-    found = getattr(penstock, name)
-    assert found.__module__.startswith("penstock.")
-    assert found.__doc__
+    value = getattr(penstock, name)
+    assert value.__module__.startswith("penstock.")
+    assert value.__doc__
     assert not hasattr(builtins, name)
 
 

@@ -1,4 +1,4 @@
-"""What people get: few packages, a wheel that needs no repository, and a clone in which two commands work."""
+"""What is installed: few packages, a wheel that works without the repository, a clone where two commands work."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-MOST = 15
+MAX_PACKAGES = 15
 
 
 def needed(name: str, found: set[str]) -> set[str]:
@@ -21,21 +21,23 @@ def needed(name: str, found: set[str]) -> set[str]:
         wanted = [Requirement(text) for text in requires(name) or ()]
     except PackageNotFoundError:
         return found
-    for one in wanted:
-        if (one.marker is None or one.marker.evaluate({"extra": ""})) and canonicalize_name(one.name) not in found:
-            needed(one.name, found)
+    for requirement in wanted:
+        if (requirement.marker is None or requirement.marker.evaluate({"extra": ""})) and canonicalize_name(
+            requirement.name
+        ) not in found:
+            needed(requirement.name, found)
     return found
 
 
 def test_an_installation_pulls_in_few_packages() -> None:
     packages = needed("penstock", set())
     assert {"penstock", "redis", "click"} <= packages
-    assert len(packages) <= MOST, sorted(packages)
+    assert len(packages) <= MAX_PACKAGES, sorted(packages)
 
 
 def test_the_command_line_is_a_module_too() -> None:
-    found = run(sys.executable, "-m", "penstock", "--version", folder=ROOT)
-    assert found.startswith("penstock ")
+    done = run(sys.executable, "-m", "penstock", "--version", folder=ROOT)
+    assert done.startswith("penstock ")
 
 
 def run(*command: str | Path, folder: Path, timeout: float = 300) -> str:
@@ -67,7 +69,7 @@ def test_the_wheel_works_in_a_new_environment_without_the_repository(tmp_path: P
     before = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split())
     run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
     added = set(run(programs / "pip", "list", "--format=freeze", folder=tmp_path).split()) - before
-    assert len(added) <= MOST, added
+    assert len(added) <= MAX_PACKAGES, added
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "every invariant: clean" in run(programs / "penstock", "demo", folder=empty)

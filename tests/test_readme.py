@@ -17,7 +17,7 @@ def test_the_program_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> N
     (tmp_path / "app.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     environment["PENSTOCK_EMBEDDED_LINGER"] = "0.2"
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "app.py"],
         cwd=tmp_path,
         env=environment,
@@ -26,5 +26,5 @@ def test_the_program_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> N
         check=False,
         timeout=60,
     )
-    assert found.stdout == "hello world\n", found.stderr
-    assert found.returncode == 0
+    assert done.stdout == "hello world\n", done.stderr
+    assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""A script that keeps the server busy is told from one during which the server could not run."""
+"""The stopwatch tells a slow script from one during which the server could not run."""
 
 import asyncio
 import contextlib

@@ -46,7 +46,7 @@ ENCODERS: Final = (
     Pattern("*.lua", r"^local function record_of\("),
     Pattern("*.lua", r"struct\.pack\('>BBI8BI8', h\[PRIORITY\]"),
     Pattern("record.py", r"^def write\("),
-    Pattern("*.lua", r"^(?:local )?function (?:\w+\.)?encode\("),
+    Pattern("record.lua", r"^(?:local )?function (?:\w+\.)?encode\("),
 )
 PARSERS: Final = (
     Pattern("stored.py", r"^def kind\("),
@@ -56,11 +56,12 @@ PARSERS: Final = (
 WRITE_PATHS: Final = (
     Pattern("*.lua", r"^(?:local )?function (?:\w+\.)?enter_(?:plain|simple|any)\("),
     Pattern("*.lua", r"^local function enter_(?:by_letter|single|page|line)\("),
+    Pattern("enqueue_plain.lua", r"^function M\.enter\("),
 )
 #: Before one path led to both, these were paths of their own.
 BRANCHES: Final = (Pattern("enqueue.lua", r"^local function line_up_(?:plain|laned)\("),)
 #: What the comments of a script told its build; a conventional build has none of these.
-DIRECTIVE: Final = re.compile(r"^-- (flags|keys|include|kept|few|on demand|unchecked)\b|-- (kept)\b")
+DIRECTIVE: Final = re.compile(r"^-- (flags|keys|include|kept|few|on demand|unchecked)(?=[: ]|$)|\S +-- (kept)\b")
 #: Formats of struct, marks of msgpack, and offsets of two digits, written where they are used.
 RAW_LUA: Final = re.compile(
     r"struct\.(?:un)?pack\('[<>]|\b(?:un)?numbers\('[<>]|'[^']*\\(?:1[4-9]\d|2[0-2]\d)|"
@@ -265,13 +266,20 @@ def long_lua_files(tree: Tree) -> list[str]:
     return [f"{name}: {n} lines" for name, text in tree.lua.items() if (n := len(text.splitlines())) > MAX_LUA_LINES]
 
 
-def directive_kinds(tree: Tree) -> list[str]:
+def directives(tree: Tree) -> list[str]:
+    """The directive of each line that has one which the build of the scripts looks for."""
+    build = "".join(text for name, text in tree.python.items() if name in {"engine/functions.py", "engine/scripts.py"})
     lines = [line for text in tree.lua.values() for line in text.splitlines()]
-    return sorted({hit[1] or hit[2] for line in lines for hit in DIRECTIVE.finditer(line)})
+    kinds = [hit[1] or hit[2] for line in lines for hit in DIRECTIVE.finditer(line)]
+    return [kind for kind in kinds if f'"{kind}"' in build or f"-- {kind}" in build]
+
+
+def directive_kinds(tree: Tree) -> list[str]:
+    return sorted(set(directives(tree)))
 
 
 def directive_lines(tree: Tree) -> int:
-    return sum(bool(DIRECTIVE.search(line)) for text in tree.lua.values() for line in text.splitlines())
+    return len(directives(tree))
 
 
 def duplicate_pairs(tree: Tree) -> int | str:

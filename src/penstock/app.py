@@ -205,7 +205,7 @@ class Penstock:
         return task
 
     def _check_lanes(self, name: str, lanes: Iterable[Lane]) -> None:
-        """Two tasks with a lane of one name must declare it alike."""
+        """Refuse a lane that two tasks declare differently."""
         for lane in lanes:
             for task in self.tasks.values():
                 other = next((known for known in task.options.lane if known.name == lane.name), lane)
@@ -217,7 +217,7 @@ class Penstock:
     async def enqueue_many(self, calls: Iterable[Call[R]] | AsyncIterable[Call[R]]) -> list[Job[R]]:
         """Send any number of calls, a page per round trip; returns their jobs in the same order."""
         sent: deque[Call[R]] = deque()
-        known: object = None  #: the task of the last one: most have the same
+        known: object = None  #: the task of the last call: most calls have the same
 
         def job_of(call: Call[R]) -> NewJob:
             nonlocal known
@@ -235,7 +235,7 @@ class Penstock:
     def enqueue_many_sync(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """The same from blocking code; all calls are checked before the first is sent."""
         checked = list[Call[R]](check_iterable(calls))
-        known: object = None  #: the task of the last one
+        known: object = None  #: the task of the last call
         for call in checked:
             if not isinstance(call, Call) or call.task is not known:
                 check_call(call, self.tasks, "enqueue_many")

@@ -87,7 +87,7 @@ class CannotConnect(Unavailable):
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether waiting may heal it: who waits for a job goes on waiting, or must be told."""
+    """Whether the error may pass by itself: then a caller that waits for a job waits on, else it gets the error."""
     if isinstance(error, PenstockError):
         return isinstance(error, Unavailable | QueueFull) and not isinstance(error, CannotConnect)
     return True

@@ -27,8 +27,8 @@ class Tasks:
     """What the batches of these tests are made of."""
 
     def __init__(self, app: Penstock) -> None:
-        self.told: list[BatchStatus] = []
-        self.wailed: list[BatchStatus] = []
+        self.reports: list[BatchStatus] = []
+        self.failure_reports: list[BatchStatus] = []
 
         @app.task(name="double")
         async def double(number: int) -> int:
@@ -40,11 +40,11 @@ class Tasks:
 
         @app.task(name="report", queue="reports")
         async def report(status: BatchStatus) -> None:
-            self.told.append(status)
+            self.reports.append(status)
 
         @app.task(name="wail")
         def wail(status):  # type: ignore[no-untyped-def]  # without an annotation it is given the same
-            self.wailed.append(status)
+            self.failure_reports.append(status)
 
         self.double, self.fail, self.report, self.wail = double, fail, report, wail
 
@@ -66,21 +66,21 @@ async def test_members_run_while_others_are_added_and_then_runs_once(app: Pensto
         status = await batch.wait(timeout=10)
         assert (status.total, status.done, status.dead, status.cancelled, status.pending) == (12, 11, 1, 0, 0)
         assert (status.name, status.open, status.state, status.priority) == ("nightly", False, "ended", 20)
-        await eventually(lambda: tasks.told and tasks.wailed)
-    assert [one.done for one in tasks.told] == [11]
-    assert [type(one) for one in tasks.wailed] == [BatchStatus]
-    assert tasks.told[0].ended is not None
+        await eventually(lambda: tasks.reports and tasks.failure_reports)
+    assert [report.done for report in tasks.reports] == [11]
+    assert [type(report) for report in tasks.failure_reports] == [BatchStatus]
+    assert tasks.reports[0].ended is not None
 
 
 async def test_handles_come_in_the_order_they_finish_with_their_results(app: Penstock, tasks: Tasks) -> None:
     async with app.worker():
         async with app.batch() as batch:
             jobs = await batch.add_many(tasks.double.call(n) for n in range(250))
-        found = {job.id: await job.result() async for job in batch.as_completed()}
-        assert found == {job.id: n * 2 for n, job in enumerate(jobs)}
+        results = {job.id: await job.result() async for job in batch.as_completed()}
+        assert results == {job.id: n * 2 for n, job in enumerate(jobs)}
         async with twin(app) as other:
             again = [job.id async for job in (await other.get_batch(batch.id)).as_completed()]
-    assert sorted(again) == sorted(found)
+    assert sorted(again) == sorted(results)
 
 
 async def test_a_reader_that_waits_is_told_and_survives_a_lost_connection(app: Penstock, tasks: Tasks) -> None:
@@ -122,11 +122,11 @@ async def test_map_leaves_nothing_behind_if_a_row_does_not_fit(app: Penstock, ta
     rows: list[Any] = [*range(PAGE + 50), "no number"]
     with pytest.raises(BadArguments):
         await app.map(tasks.double, rows)
-    found = [one async for one in app.client.views.batches()]
-    assert [(one.state, one.pending, one.open) for one in found] == [("ended", 0, False)]
+    batches = [batch async for batch in app.client.views.batches()]
+    assert [(batch.state, batch.pending, batch.open) for batch in batches] == [("ended", 0, False)]
     with pytest.raises(BadArguments):
         await app.map(tasks.double, rows, on_error="keep")
-    assert sorted([one.open async for one in app.client.views.batches()]) == [False, True]
+    assert sorted([batch.open async for batch in app.client.views.batches()]) == [False, True]
 
 
 async def test_map_shows_how_far_it_has_come(app: Penstock, tasks: Tasks, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +184,8 @@ async def test_batches_inside_batches(app: Penstock, tasks: Tasks) -> None:
                     await inner.add(tasks.double.call(n))
             await outer.add(tasks.double.call(9))
         assert (await outer.wait(timeout=10)).done == 3
-        await eventually(lambda: len(tasks.told) == 3)
-    assert {one.name for one in tasks.told} == {"outer", "inner-0", "inner-1"}
+        await eventually(lambda: len(tasks.reports) == 3)
+    assert {report.name for report in tasks.reports} == {"outer", "inner-0", "inner-1"}
 
 
 async def test_failed_members_are_retried_and_the_batch_ends_again(app: Penstock, tasks: Tasks) -> None:
@@ -204,8 +204,8 @@ async def test_failed_members_are_retried_and_the_batch_ends_again(app: Penstock
         assert await batch.retry_failed() == 3
         status = await batch.wait(timeout=10)
         assert (status.done, status.dead, status.generation) == (3, 0, 2)
-        await eventually(lambda: len(tasks.told) == 2)
-    assert [one.dead for one in tasks.told] == [3, 0]
+        await eventually(lambda: len(tasks.reports) == 2)
+    assert [report.dead for report in tasks.reports] == [3, 0]
 
 
 async def test_cancelling_stops_what_runs_and_drops_what_waits(app: Penstock, tasks: Tasks) -> None:
@@ -223,7 +223,7 @@ async def test_cancelling_stops_what_runs_and_drops_what_waits(app: Penstock, ta
         assert (await batch.cancel("enough")).reason == "enough"
         status = await batch.wait(timeout=15)
         assert (status.cancelled, status.pending, status.reason) == (150, 0, "enough")
-        await eventually(lambda: tasks.told)
+        await eventually(lambda: tasks.reports)
         with pytest.raises(BatchSealed, match="ended"):
             await batch.add(long.call())
 
@@ -262,7 +262,7 @@ async def test_an_empty_batch_ends_at_once_and_then_runs(app: Penstock, tasks: T
         async with app.batch(then=tasks.report) as batch:
             pass
         assert (await batch.wait(timeout=5)).total == 0
-        await eventually(lambda: tasks.told)
+        await eventually(lambda: tasks.reports)
 
 
 async def test_a_generator_that_raises_leaves_it_open_or_cancels_it(

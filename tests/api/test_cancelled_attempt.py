@@ -1,4 +1,4 @@
-"""A job that was cancelled while it ran tells of that attempt, wherever it is asked for."""
+"""A job that was cancelled while it ran shows that attempt in its status."""
 
 import asyncio
 

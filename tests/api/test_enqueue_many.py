@@ -15,7 +15,7 @@ from penstock import (
     PenstockError,
     Unavailable,
 )
-from penstock.engine.engine import ALIKE, PAGE
+from penstock.engine.engine import PAGE, PLAIN_PAGE
 from penstock.engine.repair.audit import audit
 from tests.app_helpers import on_both, stats
 
@@ -67,8 +67,8 @@ async def test_enqueue_many_sends_a_page_per_script_call(app: Penstock) -> None:
 
     await app.enqueue_many([echo.call(0)])
     before = await stats(app, "fcall")
-    jobs = await app.enqueue_many(calls_of(echo, range(5 * ALIKE)))
-    assert len({job.id for job in jobs}) == 5 * ALIKE
+    jobs = await app.enqueue_many(calls_of(echo, range(5 * PLAIN_PAGE)))
+    assert len({job.id for job in jobs}) == 5 * PLAIN_PAGE
     assert await stats(app, "fcall") - before == 5
 
 
@@ -108,7 +108,7 @@ async def test_calls_that_fail_half_way_raise_their_own_error_and_leave_whole_pa
         return x
 
     def broken() -> Iterator[Call[int]]:
-        yield from calls_of(echo, range(2 * ALIKE + 50))
+        yield from calls_of(echo, range(2 * PLAIN_PAGE + 50))
         raise LookupError("no more rows")
 
     async def broken_stream() -> AsyncIterator[Call[int]]:
@@ -118,7 +118,7 @@ async def test_calls_that_fail_half_way_raise_their_own_error_and_leave_whole_pa
     with pytest.raises(LookupError, match="no more rows"):
         await app.enqueue_many(broken_stream() if asynchronous else broken())
     counts = await app.client.views.counts()
-    assert counts.get("default", {}).get("ready", 0) in {ALIKE, 2 * ALIKE}
+    assert counts.get("default", {}).get("ready", 0) in {PLAIN_PAGE, 2 * PLAIN_PAGE}
 
 
 async def test_a_call_with_bad_arguments_in_the_middle_is_refused_where_it_is_written(app: Penstock) -> None:

@@ -1,4 +1,4 @@
-"""Events: durable, resumable, across reconnects, and honest about what is no longer kept."""
+"""Events: durable, resumable, kept across reconnects, with a gap event for entries that were trimmed."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -42,10 +42,10 @@ async def test_every_event_can_be_resumed_after_also_in_the_middle_of_one_entry(
     async def send(number: int) -> None: ...
 
     await app.enqueue_many(send.call(i) for i in range(20))
-    found = [one async for one in app.events(since="0").kept()]
-    assert len(found) == 20
-    for at, event in enumerate(found):
-        assert [one async for one in app.events(since=event.id).kept()] == found[at + 1 :]
+    events = [event async for event in app.events(since="0").kept()]
+    assert len(events) == 20
+    for at, event in enumerate(events):
+        assert [one async for one in app.events(since=event.id).kept()] == events[at + 1 :]
 
 
 async def test_filters_leave_out_what_was_not_asked_for(app: Penstock) -> None:
@@ -55,9 +55,9 @@ async def test_filters_leave_out_what_was_not_asked_for(app: Penstock) -> None:
     await send.using(queue="a").enqueue()
     await send.using(queue="b").enqueue()
     await app.queue("a").pause()
-    only_a = [one.kind async for one in app.events(queue="a", since="0").kept()]
+    only_a = [event.kind async for event in app.events(queue="a", since="0").kept()]
     assert only_a == ["enqueue", "pause"]
-    pauses = [one.queue async for one in app.events(kinds=["pause"], since="0").kept()]
+    pauses = [event.queue async for event in app.events(kinds=["pause"], since="0").kept()]
     assert pauses == ["a"]
 
 
@@ -76,8 +76,8 @@ async def test_since_is_an_id_a_moment_or_how_long_ago(app: Penstock) -> None:
     between = datetime.now(UTC)
     await asyncio.sleep(0.05)
     await send.enqueue()
-    assert len([one async for one in app.events(since=between).kept()]) == 1
-    assert len([one async for one in app.events(since="1h").kept()]) == 2
+    assert len([event async for event in app.events(since=between).kept()]) == 1
+    assert len([event async for event in app.events(since="1h").kept()]) == 2
     with pytest.raises(BadOption, match="an event's id"):
         await anext(app.events(since="yesterday"))
 
@@ -87,17 +87,17 @@ async def test_a_gap_is_reported_where_events_were_trimmed(app: Penstock) -> Non
     async def send() -> None: ...
 
     await send.enqueue()
-    (first,) = [one async for one in app.events(since="0").kept()]
+    (first,) = [event async for event in app.events(since="0").kept()]
     for _ in range(5):
         await send.enqueue()
     engine = app.client.engine
     await (await raw(engine)).xtrim(engine.keys("events"), maxlen=2, approximate=False)
-    found = [one async for one in app.events(since=first.id, kinds=["enqueue"]).kept()]
-    assert [one.kind for one in found] == ["gap", "enqueue", "enqueue"]
-    assert first.id.partition("/")[0] in found[0].note
-    by_time = [one.kind async for one in app.events(since=first.at).kept()]
+    events = [event async for event in app.events(since=first.id, kinds=["enqueue"]).kept()]
+    assert [one.kind for one in events] == ["gap", "enqueue", "enqueue"]
+    assert first.id.partition("/")[0] in events[0].note
+    by_time = [event.kind async for event in app.events(since=first.at).kept()]
     assert by_time == ["gap", "enqueue", "enqueue"]
-    everything = [one.kind async for one in app.events(since="0").kept()]
+    everything = [event.kind async for event in app.events(since="0").kept()]
     assert everything == ["enqueue", "enqueue"]
 
 
@@ -162,10 +162,10 @@ async def test_a_job_tells_its_own_events_from_its_beginning_to_its_end(app: Pen
     await other.enqueue()
     async with app.worker():
         async with asyncio.timeout(30):
-            found = [one.kind async for one in job.events()]
-    assert found == ["enqueue", "lease", "retry", "lease", "complete"]
-    later = [one.kind async for one in job.events()]
-    assert later == found
+            kinds = [event.kind async for event in job.events()]
+    assert kinds == ["enqueue", "lease", "retry", "lease", "complete"]
+    later = [event.kind async for event in job.events()]
+    assert later == kinds
 
 
 async def test_the_events_of_a_job_that_was_cancelled_end_with_that(app: Penstock) -> None:
@@ -174,7 +174,7 @@ async def test_the_events_of_a_job_that_was_cancelled_end_with_that(app: Penstoc
 
     job = await send.enqueue()
     await job.cancel()
-    assert [one.kind async for one in job.events()] == ["enqueue", "cancel"]
+    assert [event.kind async for event in job.events()] == ["enqueue", "cancel"]
 
 
 async def test_the_events_of_a_job_that_nobody_knows_are_an_error(app: Penstock) -> None:

@@ -1,4 +1,4 @@
-"""People who come from another library, or mistype, are told what it is called here."""
+"""Hints: a name from another library, or a misspelt one, is refused with the name that it has here."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Ctrl-C in blocking code is seen at once."""
+"""Ctrl-C in blocking code takes effect at once."""
 
 import subprocess
 import sys

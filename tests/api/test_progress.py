@@ -1,4 +1,4 @@
-"""How far a batch has come, as a line: on a terminal it takes the place of the one before, in a log it is one more."""
+"""The progress line of a batch: a terminal shows one line that changes, a log gets a new line now and then."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

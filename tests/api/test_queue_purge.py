@@ -1,4 +1,4 @@
-"""Purging a queue in which a great many jobs wait, while others enqueue: every script stays short."""
+"""Purging a queue with very many waiting jobs, while others enqueue: every script stays short."""
 
 import asyncio
 import os

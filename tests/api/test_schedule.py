@@ -1,4 +1,4 @@
-"""Schedules as users write them: each tick once, whoever is there; steered at run time; what cannot be is refused."""
+"""Schedules through the API: each tick once, changes at run time, and bad options."""
 
 import asyncio
 import time
@@ -70,7 +70,7 @@ async def test_a_schedule_removed_from_the_code_is_shown_as_orphaned_and_makes_n
         async with newer.worker():
 
             async def states() -> dict[str, str]:
-                return {one.id: one.state for one in await newer.schedules()}
+                return {schedule.id: schedule.state for schedule in await newer.schedules()}
 
             assert await states() == {"kept": "active", "removed": "orphaned"}
             before = (await newer.schedule("kept").status()).made

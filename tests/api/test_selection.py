@@ -1,4 +1,4 @@
-"""Jobs by filter: listed, counted, steered together; queues and tasks paused, bounded and purged."""
+"""Jobs by filter: listed, counted and changed together; queues and tasks paused, bounded and purged."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -63,10 +63,10 @@ async def fill(app: Penstock) -> None:
 )
 async def test_a_filter_finds_what_fits(app: Penstock, which: dict[str, Any], number: int) -> None:
     await fill(app)
-    found = app.jobs(**which)
-    assert await found.count() == number
-    assert len(await found) == number
-    assert len({one.id async for one in found}) == number
+    jobs = app.jobs(**which)
+    assert await jobs.count() == number
+    assert len(await jobs) == number
+    assert len({job.id async for job in jobs}) == number
 
 
 async def test_a_task_is_found_without_its_module_too(app: Penstock) -> None:
@@ -97,7 +97,7 @@ async def test_pages_go_on_where_they_were_whatever_happens_between_them(app: Pe
     while True:
         page, cursor = await selection.page(cursor)
         assert len(page) <= 100
-        seen += [one.id for one in page]
+        seen += [job.id for job in page]
         for one in page[-1:]:
             await (await app.get_job(one.id)).retry()  # the one that the cursor names
         if not cursor:
@@ -110,7 +110,7 @@ async def test_pages_go_on_where_they_were_whatever_happens_between_them(app: Pe
 async def test_dead_jobs_are_retried_by_filter_in_the_order_in_which_they_died(app: Penstock) -> None:
     await fill(app)
     queue = app.queue("mail")
-    assert [one.state for one in await queue.dead()] == ["dead"] * 3
+    assert [job.state for job in await queue.dead()] == ["dead"] * 3
     assert await queue.dead(error="no funds") == []
     assert await queue.retry_dead(error="Unlucky") == 3
     assert await queue.dead() == []
@@ -154,29 +154,32 @@ async def test_finished_jobs_are_discarded_by_filter(app: Penstock) -> None:
     assert await app.jobs(state="dead").count() == 3
 
 
-async def test_progress_is_told(app: Penstock) -> None:
+async def test_progress_is_reported(app: Penstock) -> None:
     make(app)
     await app.enqueue_many(app.tasks["send"].call(1) for _ in range(250))
-    told: list[int] = []
-    await app.jobs(queue="mail").cancel(told=told.append)
-    assert told == [50, 100, 150, 200, 250]
+    counts: list[int] = []
+    await app.jobs(queue="mail").cancel(on_progress=counts.append)
+    assert counts == [50, 100, 150, 200, 250]
 
 
-# Dead letters
+# Dead messages
 
 
 async def test_the_dead_are_grouped_by_what_they_died_of(app: Penstock) -> None:
     await fill(app)
     groups = await app.dead_groups()
-    assert {(one.type, one.count, one.task) for one in groups} == {("Unlucky", 3, "send"), ("ValueError", 3, "pay")}
+    assert {(group.type, group.count, group.task) for group in groups} == {
+        ("Unlucky", 3, "send"),
+        ("ValueError", 3, "pay"),
+    }
     now = datetime.now(UTC)
-    for one in groups:
-        assert abs(datetime.fromtimestamp(one.last / 1000, UTC) - now) < timedelta(minutes=5)
-        assert one.first <= one.last
-        assert next(job.id for job in await app.jobs(group=one.group)) == one.sample
+    for group in groups:
+        assert abs(datetime.fromtimestamp(group.last / 1000, UTC) - now) < timedelta(minutes=5)
+        assert group.first <= group.last
+        assert next(job.id for job in await app.jobs(group=group.group)) == group.sample
     (unlucky,) = await app.dead_groups(queue="mail")
     assert await app.jobs(group=unlucky.group).retry() == 3
-    assert [one.type for one in await app.dead_groups()] == ["ValueError"]
+    assert [group.type for group in await app.dead_groups()] == ["ValueError"]
 
 
 async def _dead(app: Penstock) -> Job[int]:
@@ -244,8 +247,8 @@ async def test_a_refused_job_does_not_affect_jobs_enqueued_at_the_same_moment(ap
     make(app)
     await app.queue("mail").set(max_size=1)
     sent = [app.tasks["send"].enqueue(n) for n in range(3)] + [app.tasks["pay"].enqueue(1)]
-    found = await asyncio.gather(*sent, return_exceptions=True)
-    assert [isinstance(one, QueueFull) for one in found] == [False, True, True, False]
+    results = await asyncio.gather(*sent, return_exceptions=True)
+    assert [isinstance(result, QueueFull) for result in results] == [False, True, True, False]
 
 
 async def test_a_queue_is_purged_of_what_waits(app: Penstock) -> None:
@@ -253,7 +256,7 @@ async def test_a_queue_is_purged_of_what_waits(app: Penstock) -> None:
     assert await app.queue("money").purge() == 2
     assert await app.queue("mail").purge() == 2
     assert await app.jobs(state="cancelled").count() == 4
-    assert {one.reason for one in await app.jobs(state="cancelled")} == {"purged"}
+    assert {job.reason for job in await app.jobs(state="cancelled")} == {"purged"}
     assert await app.jobs(state="dead").count() == 6
 
 

@@ -35,9 +35,9 @@ def test_doctor_names_what_is_wrong_and_mends_it(shell: Shell, single: Server, b
     out, _ = shell.run("doctor", code=8)
     assert "penstock doctor --fix" in out
     assert "--yes" in shell.run("doctor", "--fix", code=2)[1]
-    mended = shell.json("doctor", "--fix", "--yes")
-    assert mended["healthy"]
-    assert mended["fixed"]
+    repaired = shell.json("doctor", "--fix", "--yes")
+    assert repaired["healthy"]
+    assert repaired["fixed"]
     assert "clean" in shell.run("doctor")[0]
 
 

@@ -1,4 +1,4 @@
-"""Every command that watches or steers: its table, its JSON and its exit codes."""
+"""Commands that watch, change or purge jobs and queues: their table, their JSON and their exit codes."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Where a worker tells how it is: on this machine, unless a host is named."""
+"""The port on which a worker shows its health: on this machine only, unless a host is named."""
 
 import socket
 from pathlib import Path

@@ -39,8 +39,8 @@ async def test_a_stopped_server_ends_every_enqueue_within_the_deadline_and_the_s
             try:
                 with pytest.raises(Unavailable, match="same id is safe"):
                     await echo.using(id="mine").enqueue(1)
-                found = await asyncio.gather(*(echo.enqueue(n) for n in range(3_000)), return_exceptions=True)
-                assert {type(one) for one in found} == {Unavailable}
+                results = await asyncio.gather(*(echo.enqueue(n) for n in range(3_000)), return_exceptions=True)
+                assert {type(result) for result in results} == {Unavailable}
                 with pytest.raises(Unavailable):
                     await app.enqueue_many(echo.call(n) for n in range(1_000))
                 assert time.monotonic() - began < 3 * 0.7 + 5  # the machine may be busy

@@ -27,8 +27,8 @@ async def test_enqueue_sync_works_in_threads_while_a_loop_runs_elsewhere(app: Pe
         return x
 
     async with app.worker():
-        found = await asyncio.gather(*(asyncio.to_thread(echo.enqueue_sync, number) for number in range(50)))
-        assert await asyncio.gather(*(job.result(timeout=5) for job in found)) == list(range(50))
+        jobs = await asyncio.gather(*(asyncio.to_thread(echo.enqueue_sync, number) for number in range(50)))
+        assert await asyncio.gather(*(job.result(timeout=5) for job in jobs)) == list(range(50))
         many = await asyncio.to_thread(app.enqueue_many_sync, [echo.call(number) for number in range(450)])
         assert await asyncio.gather(*(job.result(timeout=5) for job in many)) == list(range(450))
 
@@ -78,13 +78,13 @@ def test_an_app_serves_loops_one_after_another_and_side_by_side(url: str) -> Non
             return await job.result(timeout=10)
 
     assert [asyncio.run(once(number)) for number in range(3)] == [0, 1, 2]
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(asyncio.run(once(n)))) for n in range(3, 6)]
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda n=n: results.append(asyncio.run(once(n)))) for n in range(3, 6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert sorted(found) == [3, 4, 5]
+    assert sorted(results) == [3, 4, 5]
     assert echo.enqueue_sync(9).created
     asyncio.run(remove_all(app))
 

@@ -1,4 +1,4 @@
-"""Waiting without a time-out ends when waiting cannot help: a wrong password or permission, a layout not known."""
+"""Waiting without a time-out ends when waiting cannot help: a wrong password, a permission, an unknown layout."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -139,8 +139,8 @@ async def test_jobs_behind_one_that_is_not_taken_keep_their_order(app: Penstock,
         return (other if number % 3 == 0 else note).enqueue(number)
 
     numbers = range(1, 1_000)
-    found = await asyncio.gather(*map(sent, numbers), return_exceptions=True)
-    assert [isinstance(one, Job) and one.created for one in found] == [number % 3 > 0 for number in numbers]
+    results = await asyncio.gather(*map(sent, numbers), return_exceptions=True)
+    assert [isinstance(result, Job) and result.created for result in results] == [number % 3 > 0 for number in numbers]
     await app.run_until_idle(concurrency=1)
     assert ran == [number for number in numbers if number % 3]
 
@@ -238,9 +238,9 @@ async def test_a_refused_job_does_not_fail_the_others_of_its_tick(app: Penstock)
         return x
 
     bad: Any = object()
-    found = await asyncio.gather(*(echo.enqueue(bad if n == 5 else n) for n in range(10)), return_exceptions=True)
-    assert [isinstance(one, Job) for one in found] == [n != 5 for n in range(10)]
-    assert isinstance(found[5], BadArguments)
+    results = await asyncio.gather(*(echo.enqueue(bad if n == 5 else n) for n in range(10)), return_exceptions=True)
+    assert [isinstance(result, Job) for result in results] == [n != 5 for n in range(10)]
+    assert isinstance(results[5], BadArguments)
 
 
 async def test_a_cancelled_enqueue_spoils_nothing_for_the_others_of_its_tick(app: Penstock) -> None:
@@ -252,9 +252,9 @@ async def test_a_cancelled_enqueue_spoils_nothing_for_the_others_of_its_tick(app
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, asyncio.CancelledError) for one in found[::2])
-    kept = [one for one in found[1::2] if isinstance(one, Job)]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+    kept = [result for result in results[1::2] if isinstance(result, Job)]
     await app.run_until_idle()
     assert [await job.result() for job in kept] == list(range(1, 50, 2))
 
@@ -264,5 +264,5 @@ async def test_twenty_thousand_enqueues_at_once_all_arrive_on_a_healthy_server(a
     async def echo(x: int) -> int:
         return x
 
-    found = await asyncio.gather(*(echo.enqueue(number) for number in range(20_000)), return_exceptions=True)
-    assert {type(one) for one in found} == {Job}
+    results = await asyncio.gather(*(echo.enqueue(number) for number in range(20_000)), return_exceptions=True)
+    assert {type(result) for result in results} == {Job}

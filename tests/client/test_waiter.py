@@ -51,8 +51,8 @@ async def test_a_caller_that_gives_up_waiting_disturbs_no_other(app: Penstock) -
     async with app.worker():
         impatient = [asyncio.create_task(job.result(timeout=0.02)) for _ in range(10)]
         patient = asyncio.create_task(job.result(timeout=10))
-        found = await asyncio.gather(*impatient, return_exceptions=True)
-        assert {type(one) for one in found} == {TimeoutError}
+        results = await asyncio.gather(*impatient, return_exceptions=True)
+        assert {type(result) for result in results} == {TimeoutError}
         gone = asyncio.create_task(job.result())
         await asyncio.sleep(0)
         gone.cancel()
@@ -156,10 +156,10 @@ async def test_threads_wait_side_by_side(app: Penstock) -> None:
         return x
 
     jobs = await app.enqueue_many(echo.call(number) for number in range(20))
-    found: dict[int, int] = {}
+    results: dict[int, int] = {}
 
     def wait(number: int) -> None:
-        found[number] = jobs[number].result_sync(timeout=10)
+        results[number] = jobs[number].result_sync(timeout=10)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -168,7 +168,7 @@ async def test_threads_wait_side_by_side(app: Penstock) -> None:
     async with app.worker():
         for thread in threads:
             await asyncio.to_thread(thread.join, 10)
-    assert found == {number: number for number in range(20)}
+    assert results == {number: number for number in range(20)}
 
 
 async def test_closing_the_app_ends_the_waiting_with_an_error(app: Penstock) -> None:

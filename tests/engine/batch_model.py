@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.engine.engine import DEEPEST, NewBatch
+from penstock.engine.engine import MAX_BATCH_DEPTH, NewBatch
 from penstock.engine.keys import SEPARATOR
 from penstock.engine.record.record import read_new
 from penstock.model.batch_state import BatchSpec, BatchState, BatchStatus, status_of
@@ -37,8 +37,8 @@ class Batches:
 
     def of(self, batch: str, created: int) -> BatchState | None:
         """The batch that one made at that time is in. Another one may have got the id of one that was forgotten."""
-        found = self.states.get(batch)
-        return found if found and found.created <= created else None
+        state = self.states.get(batch)
+        return state if state and state.created <= created else None
 
     def is_needed(self, h: Header) -> bool:
         """Whether it is a member of a batch that has not ended."""
@@ -57,15 +57,15 @@ class Batches:
         return not closed and (limit < 0 or running < limit)
 
     def roster(self) -> set[str]:
-        found = {entry for entries in self.leftover.values() for entry in entries}
-        return found.union(*map(self._entries, self.states))
+        entries_left = {entry for entries in self.leftover.values() for entry in entries}
+        return entries_left.union(*map(self._entries, self.states))
 
     def _entries(self, batch: str) -> list[str]:
-        found = []
+        entries = []
         for name, (outcome, number) in self.members[batch].items():
             rows = [("f", f"{number:016d}"), *([(LETTERS[outcome],)] if outcome in LETTERS else [])]
-            found += [SEPARATOR.join((batch, *row, name)) for row in (rows if outcome else [("u",)])]
-        return sorted(found)
+            entries += [SEPARATOR.join((batch, *row, name)) for row in (rows if outcome else [("u",)])]
+        return sorted(entries)
 
     # Members
 
@@ -165,7 +165,7 @@ class Batches:
         self.model.make(job_id, header, b"", f"batch {batch}")
 
     def _tell(self, verb: str, batch: str, note: str = "") -> None:
-        self.model.told.setdefault((verb, ""), []).append((batch, 0, note))
+        self.model.last_event.setdefault((verb, ""), []).append((batch, 0, note))
 
     # Verbs
 
@@ -176,7 +176,7 @@ class Batches:
             return "exists"
         refusal = self.refusal(new.parent) if new.parent else ""
         depth = self.states[new.parent].depth + 1 if new.parent and not refusal else 1
-        if refusal or depth > DEEPEST:
+        if refusal or depth > MAX_BATCH_DEPTH:
             return refusal or "deep"
         now, same = self.model.now, ("name", "parent", "priority", "limit", "nonce", "abandon_after", "keep")
         fields = {name: getattr(new, name) for name in same}

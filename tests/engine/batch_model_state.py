@@ -1,4 +1,4 @@
-"""What is stored of jobs and batches, and what must be stored when the model is in a given state."""
+"""The stored state of jobs and batches, and the state that the model expects."""
 
 from collections import Counter
 from typing import Any
@@ -31,19 +31,21 @@ def stored(world: World) -> dict[str, Any]:
     keys = [world.engine.keys(name) for name in (*HASHES, *ZSETS, "events")]
     answer: Any = world.client.eval(READ, len(keys), *keys)
     *parts, events = answer
-    found: dict[str, Any] = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
-    payloads = all_payloads(found["jobs"], found["payloads"])
-    return found | {
+    contents: dict[str, Any] = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
+    payloads = all_payloads(contents["jobs"], contents["payloads"])
+    return contents | {
         "payloads": payloads,
-        **{name: {member: int(score) for member, score in found[name].items()} for name in ZSETS},
-        "jobs": {job_id: comparable(read_header(raw)) for job_id, raw in found["jobs"].items()},
+        **{name: {member: int(score) for member, score in contents[name].items()} for name in ZSETS},
+        "jobs": {job_id: comparable(read_header(raw)) for job_id, raw in contents["jobs"].items()},
         "made": {one: read_status(raw[1:-1]) for one, raw in payloads.items() if "@" in one},
-        "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
-        "unique": {name: holder.decode() for name, holder in found["unique"].items()},
-        "counts": {name: int(n) for name, n in found["counts"].items() if n != b"0" and not name.endswith("held")},
-        "batches": {name: read_state(raw) if name.startswith("st") else raw for name, raw in found["batches"].items()},
-        "limits": {name: tuple(msgspec.msgpack.decode(raw)) for name, raw in found["limits"].items()},
-        "told": next((told for _, (_, raw) in events if (told := _told(raw))), {}),
+        "attempts": {job_id: _history(raw) for job_id, raw in contents["attempts"].items()},
+        "unique": {name: holder.decode() for name, holder in contents["unique"].items()},
+        "counts": {name: int(n) for name, n in contents["counts"].items() if n != b"0" and not name.endswith("held")},
+        "batches": {
+            name: read_state(raw) if name.startswith("st") else raw for name, raw in contents["batches"].items()
+        },
+        "limits": {name: tuple(msgspec.msgpack.decode(raw)) for name, raw in contents["limits"].items()},
+        "last_event": next((lines for _, (_, raw) in events if (lines := _lines_of(raw))), {}),
     }
 
 
@@ -51,13 +53,13 @@ def _named(rows: list[bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in zip(rows[::2], rows[1::2], strict=True) if name}
 
 
-def _told(raw: bytes) -> dict[tuple[str, str], list[Any]]:
+def _lines_of(raw: bytes) -> dict[tuple[str, str], list[Any]]:
     """What an event says, but for those that a lane has held: an event of nothing else says nothing."""
-    told: dict[tuple[str, str], list[Any]] = {}
+    lines: dict[tuple[str, str], list[Any]] = {}
     for verb, queue, _, attempt, note, ids in _event(raw)[1]:
         if verb != "hold":
-            told.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
-    return {name: sorted(rows) for name, rows in told.items()}
+            lines.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
+    return {name: sorted(rows) for name, rows in lines.items()}
 
 
 def comparable(h: Header) -> Header:
@@ -69,7 +71,7 @@ def comparable(h: Header) -> Header:
 
 def expected(model: Model) -> dict[str, Any]:
     """What must be stored when the model is in this state."""
-    batches, made = model.batches, [one for one in model.payloads if "@" in one]
+    batches, made = model.batches, [job_id for job_id in model.payloads if "@" in job_id]
     return {
         "jobs": {job_id: comparable(h) for job_id, h in model.jobs.items()},
         "payloads": {job_id: payload for job_id, payload in model.payloads.items() if "@" not in job_id},

@@ -156,7 +156,7 @@ class Crons:
 
     def _tell_of(self, note: str, verb: str, schedule: str) -> None:
         queue = self.states[schedule][1].queue
-        self.model.told.setdefault((verb, queue), []).append((schedule, 0, note))
+        self.model.last_event.setdefault((verb, queue), []).append((schedule, 0, note))
 
 
 def _recall(standing: Standing, row: tuple[int, int, str, str], **changes: Any) -> Standing:

@@ -1,4 +1,4 @@
-"""Jobs and workers for the tests, made in one line, and looks at what became of them."""
+"""Makes jobs and workers in one line, and reads what is stored of them."""
 
 import json
 import secrets
@@ -128,11 +128,11 @@ class TestWorker:
         assert await self.engine.register(self.name, LIFE, self.info, self.queues) == "ok"
         return self
 
-    async def lease(self, want: int = 1, *, by_letter: bool = False) -> list[Lease]:
+    async def lease(self, want: int = 1, *, push: bool = False) -> list[Lease]:
         """Take jobs under the next call number."""
         self.number += 1
         leased = await self.engine.lease(
-            self.name, self.number, queues=self.queues, want=want, answered=self.number - 1, by_letter=by_letter
+            self.name, self.number, queues=self.queues, want=want, answered=self.number - 1, push=push
         )
         assert leased.word == "ok", leased
         return leased.leases
@@ -158,7 +158,7 @@ class TestWorker:
 
 def call_of(lease: Lease) -> int:
     """The call number of the attempt that holds this lease."""
-    return int(lease.found.claim.split("\x1f")[1])
+    return int(lease.running.claim.split("\x1f")[1])
 
 
 # Whole situations
@@ -187,7 +187,7 @@ async def populate(engine: Engine) -> TestWorker:
         new_job("scheduled", due=5_000, expires=70_000, unique="s", payload=LARGE),
     ]
     await enqueue(engine, *waiting)
-    await (await TestWorker(engine, "sleeper", ("empty",)).register()).lease()
+    await (await TestWorker(engine, "idle", ("empty",)).register()).lease()
     spec = new_spec(3_600_000, overlap="skip")
     await engine.set_cron("nightly", spec, (4 * 10**12, 4 * 10**12), source="code", worker="worker")
     return worker
@@ -279,8 +279,8 @@ async def forget_scripts(engine: Engine) -> None:
 
 
 async def record_of(engine: Engine, job_id: str) -> bytes:
-    found: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
-    return found
+    record: bytes = await (await raw(engine)).hget(engine.keys("jobs"), job_id)
+    return record
 
 
 def is_rare(record: bytes) -> bool:
@@ -316,34 +316,34 @@ async def dump(engine: Engine) -> dict[bytes, bytes | None]:
 async def contents(engine: Engine) -> dict[str, Any]:
     """Everything that is stored, but for the stream, whose ids are of the server's own time, and what saves a write."""
     client = await raw(engine)
-    found: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for kind in KINDS:
         match (await client.type(engine.keys(kind))).decode():
             case "hash":
-                found[kind] = await client.hgetall(engine.keys(kind))
+                stored[kind] = await client.hgetall(engine.keys(kind))
             case "zset":
-                found[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
-    found.get("meta", {}).pop(b"headed", None)  # it depends on the way that an enqueue took
-    return found
+                stored[kind] = await client.zrange(engine.keys(kind), 0, -1, withscores=True)
+    stored.get("meta", {}).pop(b"headed", None)  # it depends on the way that an enqueue took
+    return stored
 
 
-class Mailbox:
+class Subscription:
     """What is said on one channel. Its own mark ends the reading, so that nothing has to be waited for."""
 
     def __init__(self, client: Any, pubsub: Any, channel: str) -> None:
         self._client, self._pubsub, self._channel = client, pubsub, channel
 
-    async def letters(self) -> list[str]:
+    async def messages(self) -> list[str]:
         """Everything said since the last look."""
-        return [letter.decode() for letter in await self.packets()]
+        return [message.decode() for message in await self.raw_messages()]
 
-    async def packets(self) -> list[bytes]:
+    async def raw_messages(self) -> list[bytes]:
         """The same, with whatever is in it."""
         await self._client.execute_command("SPUBLISH", self._channel, "mark")
-        found: list[bytes] = []
+        messages: list[bytes] = []
         while (message := await self._next()) != b"mark":
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def _next(self) -> bytes:
         while True:
@@ -354,11 +354,11 @@ class Mailbox:
 
 
 @asynccontextmanager
-async def listening(engine: Engine, channel: str) -> AsyncIterator[Mailbox]:
-    """Subscribe to a channel, such as `engine.keys.mailbox(worker)`, on the server that has the keys."""
+async def listening(engine: Engine, channel: str) -> AsyncIterator[Subscription]:
+    """Subscribe to a channel, such as `engine.keys.channel(worker)`, on the server that has the keys."""
     client = await raw(engine)
     async with client.pubsub() as pubsub:
         await pubsub.ssubscribe(channel)
-        mailbox = Mailbox(client, pubsub, channel)
-        assert await mailbox.letters() == []
-        yield mailbox
+        subscription = Subscription(client, pubsub, channel)
+        assert await subscription.messages() == []
+        yield subscription

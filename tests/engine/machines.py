@@ -1,4 +1,4 @@
-"""What the random runs on virtual time share: the engine that they call, the steps that they take, and how they run."""
+"""Shared by the random runs on virtual time: the engine that they call, their steps, and how they run."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ class World:
         self.engine = open_engine(url, namespace(), self.clock)
         self.client = self.engine.script_client.endpoint.client_sync()
         self.seen: Counter[str] = Counter()
-        self._letters: Any = self.client.pubsub()  # type: ignore[no-untyped-call]
+        self._messages: Any = self.client.pubsub()  # type: ignore[no-untyped-call]
         self._heard: set[str] = set()
         self._runner = asyncio.Runner()
 
@@ -43,23 +43,23 @@ class World:
         """From now on somebody hears what this worker is told."""
         if worker not in self._heard:
             self._heard.add(worker)
-            self._letters.ssubscribe(self.engine.keys.mailbox(worker))
+            self._messages.ssubscribe(self.engine.keys.channel(worker))
 
-    def last_letter(self) -> tuple[str, bytes]:
+    def last_pushed_job(self) -> tuple[str, bytes]:
         """The last one with a job in it, and the worker that it is for."""
-        self.client.spublish(self.engine.keys.mailbox(min(self._heard)), "mark")
-        found: list[tuple[str, bytes]] = []
-        while (message := self._letters.get_message(timeout=5))["data"] != b"mark":
+        self.client.spublish(self.engine.keys.channel(min(self._heard)), "mark")
+        jobs: list[tuple[str, bytes]] = []
+        while (message := self._messages.get_message(timeout=5))["data"] != b"mark":
             if message["type"] == "smessage" and message["data"].startswith(b"job"):
-                found.append((message["channel"].decode().rpartition(":")[2], message["data"]))
-        return found[-1]
+                jobs.append((message["channel"].decode().rpartition(":")[2], message["data"]))
+        return jobs[-1]
 
     def audit(self) -> list[Finding]:
         return self.wait(audit(self.engine))
 
     def close(self) -> None:
         self.client.delete(*self.engine.all_keys())
-        self._letters.close()
+        self._messages.close()
         self.wait(self.engine.script_client.endpoint.aclose())
         self._runner.close()
 

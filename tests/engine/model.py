@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.engine.engine import CRASHES
+from penstock.engine.engine import MAX_CRASHES
 from penstock.engine.keys import SEPARATOR
 from penstock.model.error_fingerprint import error_fingerprint
 from penstock.model.header import DELAY_BELOW, Attempt, Header, State
@@ -38,14 +38,14 @@ class Model:
         self.workers: dict[str, int] = {}  #: alive until
         self.lives: dict[str, int] = {}  #: how long each lives without a renewal
         self.calls: dict[str, list[int]] = {}  #: up to which call a worker has all answers, and those made above that
-        self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was told of
-        self.at_rest: set[str] = set()  #: workers that may be given a job by letter, unless they were woken
+        self.claims: set[tuple[str, int]] = set()  #: worker and call of each lease that was answered
+        self.idle: set[str] = set()  #: workers that may be given the next job, unless they were woken
         self.skills: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}  #: tasks and queues, of those that say
         self.retired: dict[str, int] = {}  #: since when
         self.paused: dict[str, bool] = {}  #: for each queue that was ever named
         self.batches = Batches(self)
         self.crons = Crons(self)
-        self.told: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
+        self.last_event: dict[tuple[str, str], list[tuple[str, int, str]]] = {}  #: verb, queue → id, attempt, note
         self.seq = self.fence = 0
         self.passed: dict[str, tuple[int, tuple[int, str]]] = {}  #: key → when pruning passed it, the last needed row
         self.resumed = 0  #: when the last silence ended
@@ -126,7 +126,7 @@ class Model:
         want: int,
         answered: int,
         room: int,
-        by_letter: bool = False,
+        push: bool = False,
     ) -> tuple[str, bool, list[str]]:
         floor, *made = self.calls.get(worker, [0])
         if worker not in self.workers or number <= floor:
@@ -143,24 +143,24 @@ class Model:
             starts = self.jobs[job_id].starts + 1
             self._move("lease", job_id, "running", claim=claim, fence=self.fence, started=self.now, starts=starts)
         floor = max(floor, answered)
-        self.calls[worker] = [floor, *sorted(one for one in (*made, number) if one > floor)]
-        rests = by_letter and not again and not self.held_by([worker])
-        self.at_rest = self.at_rest | {worker} if rests else self.at_rest - {worker}
+        self.calls[worker] = [floor, *sorted(call for call in (*made, number) if call > floor)]
+        rests = push and not again and not self.held_by([worker])
+        self.idle = self.idle | {worker} if rests else self.idle - {worker}
         return "ok", again, chosen
 
     def handed_over(self, job_id: str, worker: str, number: int, queues: Sequence[str]) -> None:
         """A new job went to this worker at once, for its next call; to which of them is not known here."""
         h = self.jobs[job_id]
-        assert worker in self.at_rest
+        assert worker in self.idle
         assert worker in self.workers
         assert not self.held_by([worker])
         assert {"*", h.queue} & {*queues}
-        assert [one for one in self.line([h.queue]) if one != job_id] == []
+        assert [job for job in self.line([h.queue]) if job != job_id] == []
         assert not self.paused[h.queue]
         assert self.may_take(worker, job_id)
         made = self.calls[worker]
         assert number == made[-1] + 1
-        self.at_rest.remove(worker)
+        self.idle.remove(worker)
         self.calls[worker] = [*made, number]
         self.fence = max(self.fence + 1, self.now * 1000)
         claim = f"{worker}{SEPARATOR}{number}"
@@ -186,7 +186,7 @@ class Model:
             if 0 < self.jobs[job_id].expires <= self.now:
                 self._put("expire", job_id, "cancelled", "expired")
                 again = True
-            elif chosen and sum(self.jobs[one].size for one in (*chosen, job_id)) > room:
+            elif chosen and sum(self.jobs[job].size for job in (*chosen, job_id)) > room:
                 return True, chosen
             else:
                 chosen.append(job_id)
@@ -220,7 +220,7 @@ class Model:
                 self._remember(verb, job_id, error)
                 self._put(verb, job_id, "dead", reason, failures=h.failures + 1, death=error_fingerprint(error, reason))
             case "crash", cause:
-                self._crash(verb, job_id, CRASHES, cause)
+                self._crash(verb, job_id, MAX_CRASHES, cause)
             case "snooze", delay, reason:
                 self._put(verb, job_id, "scheduled", reason, due=self.now + delay, releases=h.releases + 1)
             case _:
@@ -411,7 +411,7 @@ class Model:
         if self.paused.get(queue, False) == paused:
             return ""
         self.paused[queue] = paused
-        self.told[verb, queue] = []
+        self.last_event[verb, queue] = []
         return "ok"
 
     def reschedule(self, job_id: str, due: int) -> str:
@@ -454,7 +454,7 @@ class Model:
 
     def _tell(self, verb: str, job_id: str, note: str = "") -> None:
         h = self.jobs[job_id]
-        self.told.setdefault((verb, h.queue), []).append((job_id, h.attempt, note))
+        self.last_event.setdefault((verb, h.queue), []).append((job_id, h.attempt, note))
 
     def _remember(self, outcome: str, job_id: str, error: str) -> None:
         h, worker = self.jobs[job_id], self.jobs[job_id].claim.split(SEPARATOR)[0]

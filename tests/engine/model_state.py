@@ -1,4 +1,4 @@
-"""What is stored in a namespace, and what must be stored there when the model is in a given state."""
+"""The stored state of a namespace, and the state that the model expects."""
 
 from collections import Counter
 from typing import Any
@@ -33,10 +33,10 @@ def stored(world: World) -> dict[str, Any]:
     """What is under the namespace, read in one round trip, without the sentinels."""
     keys = [world.engine.keys(name) for name in (*HASHES, *ZSETS, "events")]
     answer: Any = world.client.eval(READ, len(keys), *keys)
-    *parts, events, [(_, (_, told))] = answer
-    found = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
-    line = [(member.split(SEPARATOR)[0], member.split(SEPARATOR)[2]) for member in found["ready"]]
-    return found | _decoded(found) | {"line": line, "events": events, "told": _told(told)}
+    *parts, events, [(_, (_, event))] = answer
+    contents = {name: _named(rows) for name, rows in zip(HASHES + ZSETS, parts, strict=True)}
+    line = [(member.split(SEPARATOR)[0], member.split(SEPARATOR)[2]) for member in contents["ready"]]
+    return contents | _decoded(contents) | {"line": line, "events": events, "last_event": _lines_of(event)}
 
 
 def _named(rows: list[bytes]) -> dict[str, bytes]:
@@ -44,29 +44,29 @@ def _named(rows: list[bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in zip(rows[::2], rows[1::2], strict=True) if name}
 
 
-def _decoded(found: dict[str, dict[str, bytes]]) -> dict[str, Any]:
-    return {name: {member: int(score) for member, score in found[name].items()} for name in ZSETS} | {
-        "meta": {name: int(found["meta"].get(name, 0)) for name in ("seq", "fence", "resumed", "seen")},
-        "jobs": {job_id: read_header(raw) for job_id, raw in found["jobs"].items()},
-        "payloads": all_payloads(found["jobs"], found["payloads"]),
-        "attempts": {job_id: _history(raw) for job_id, raw in found["attempts"].items()},
-        "logs": {job_id: msgspec.msgpack.decode(raw) for job_id, raw in found["logs"].items()},
-        "unique": {name: holder.decode() for name, holder in found["unique"].items()},
-        "queues": {name: value == b"paused" for name, value in found["queues"].items()},
-        "calls": {worker: [int(one) for one in numbers.split()] for worker, numbers in found["calls"].items()},
-        "counts": {name: int(count) for name, count in found["counts"].items() if count != b"0"},
+def _decoded(contents: dict[str, dict[str, bytes]]) -> dict[str, Any]:
+    return {name: {member: int(score) for member, score in contents[name].items()} for name in ZSETS} | {
+        "meta": {name: int(contents["meta"].get(name, 0)) for name in ("seq", "fence", "resumed", "seen")},
+        "jobs": {job_id: read_header(raw) for job_id, raw in contents["jobs"].items()},
+        "payloads": all_payloads(contents["jobs"], contents["payloads"]),
+        "attempts": {job_id: _history(raw) for job_id, raw in contents["attempts"].items()},
+        "logs": {job_id: msgspec.msgpack.decode(raw) for job_id, raw in contents["logs"].items()},
+        "unique": {name: holder.decode() for name, holder in contents["unique"].items()},
+        "queues": {name: value == b"paused" for name, value in contents["queues"].items()},
+        "calls": {worker: [int(call) for call in numbers.split()] for worker, numbers in contents["calls"].items()},
+        "counts": {name: int(count) for name, count in contents["counts"].items() if count != b"0"},
         "crons": {
             name: unpack(raw) if name.startswith("spec") else unpack_standing(raw)
-            for name, raw in found["crons"].items()
+            for name, raw in contents["crons"].items()
         },
     }
 
 
-def _told(raw: bytes) -> dict[tuple[str, str], list[Any]]:
-    told: dict[tuple[str, str], list[Any]] = {}
+def _lines_of(raw: bytes) -> dict[tuple[str, str], list[Any]]:
+    lines: dict[tuple[str, str], list[Any]] = {}
     for verb, queue, _, attempt, note, ids in _event(raw)[1]:
-        told.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
-    return {name: sorted(rows) for name, rows in told.items()}
+        lines.setdefault((verb, queue), []).extend((job, attempt, note) for job in ids.split(SEPARATOR) if job)
+    return {name: sorted(rows) for name, rows in lines.items()}
 
 
 def expected(model: Model) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def scenario(setup: Scenario) -> Scenario:
 async def _running(engine: Engine, *, cancelling: bool = False) -> tuple[TestWorker, list[tuple[str, int]]]:
     """A worker that runs two jobs with everything a job can hold, and one that sleeps."""
     worker = await TestWorker(engine, "worker").register()
-    await (await TestWorker(engine, "sleeper").register()).lease()
+    await (await TestWorker(engine, "idle").register()).lease()
     await open_batch(engine, "outer")
     await open_batch(engine, "inner", parent="outer")
     a = new_job("a", unique="u", expires=60_000, lanes=["lock:t", ORDERED], batch="inner")
@@ -64,7 +64,7 @@ async def before_init(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 
 @scenario
 async def before_enqueue(engine: Engine, clock: Clock) -> ScriptCall[Any]:
-    await (await TestWorker(engine, "sleeper").register()).lease()
+    await (await TestWorker(engine, "idle").register()).lease()
     await enqueue(engine, new_job("old"), new_job("locked", lanes=["lock:t"]))
     return engine.enqueue(
         [
@@ -79,21 +79,21 @@ async def before_enqueue(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 
 @scenario
 async def before_enqueue_single(engine: Engine, clock: Clock) -> ScriptCall[Any]:
-    await (await TestWorker(engine, "sleeper").register()).lease()
+    await (await TestWorker(engine, "idle").register()).lease()
     return engine.enqueue([new_job("a", payload=b"." * 300)])
 
 
 @scenario
 async def before_enqueue_page(engine: Engine, clock: Clock) -> ScriptCall[Any]:
-    await (await TestWorker(engine, "sleeper").register()).lease()
+    await (await TestWorker(engine, "idle").register()).lease()
     return engine.enqueue([new_job(f"a{n}", payload=b"." * size) for n, size in enumerate((10, 300, 10))])
 
 
 @scenario
-async def before_enqueue_by_letter(engine: Engine, clock: Clock) -> ScriptCall[Any]:
+async def before_enqueue_pushed(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     listener = (await raw(engine)).pubsub()  # until its client is closed
-    await listener.ssubscribe(engine.keys.mailbox("sleeper"))
-    await (await TestWorker(engine, "sleeper").register()).lease(by_letter=True)
+    await listener.ssubscribe(engine.keys.channel("idle"))
+    await (await TestWorker(engine, "idle").register()).lease(push=True)
     return engine.enqueue([new_job("a", payload=b"." * 300)])
 
 
@@ -165,7 +165,7 @@ async def before_complete(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     await open_batch(engine, "loose", *without_header, new_job("e"), limit=2)
     held += [(lease.id, call_of(lease)) for lease in await worker.lease(5)]
     assert {job_id for job_id, _ in held} >= {"a", "b", "c", "d"}
-    return engine.complete(worker.name, [(*one, b"result") for one in held])
+    return engine.complete(worker.name, [(*lease, b"result") for lease in held])
 
 
 @scenario
@@ -177,7 +177,7 @@ async def before_retry(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_bury(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine, cancelling=True)
-    return engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    return engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
 
 
 @scenario
@@ -195,7 +195,7 @@ async def before_release(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_snooze(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine, cancelling=True)
-    return engine.snooze(worker.name, [(*one, 1_000, "later") for one in held])
+    return engine.snooze(worker.name, [(*lease, 1_000, "later") for lease in held])
 
 
 @scenario
@@ -214,7 +214,7 @@ async def before_register(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_renew(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, _ = await _running(engine, cancelling=True)
-    return engine.renew(LIFE, [worker.name, "unknown", "sleeper"])
+    return engine.renew(LIFE, [worker.name, "unknown", "idle"])
 
 
 @scenario
@@ -254,7 +254,7 @@ async def before_expire(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_revive(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     return engine.revive(["a", "b"])
 
 
@@ -288,7 +288,7 @@ async def before_pause(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 async def before_resume(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     await enqueue(engine, new_job("a"))
     await engine.pause("default")
-    await (await TestWorker(engine, "sleeper").register()).lease()
+    await (await TestWorker(engine, "idle").register()).lease()
     return engine.resume("default")
 
 
@@ -349,7 +349,7 @@ async def before_transfer(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_discard(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     await engine.cancel(["after0"])
     return engine.discard(["a", "b", "after0", "after1", "missing"])
 
@@ -445,7 +445,7 @@ async def before_cancel_batch(engine: Engine, clock: Clock) -> ScriptCall[Any]:
 @scenario
 async def before_retry_batch(engine: Engine, clock: Clock) -> ScriptCall[Any]:
     worker, held = await _running(engine)
-    await engine.bury(worker.name, [(*one, "failed", "{}") for one in held])
+    await engine.bury(worker.name, [(*lease, "failed", "{}") for lease in held])
     return engine.retry_batch("inner", "x")
 
 

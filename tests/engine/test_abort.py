@@ -21,7 +21,7 @@ from tests.servers import Server
 
 
 def test_every_script_has_a_scenario() -> None:
-    more = {"enqueue_single", "enqueue_page", "enqueue_by_letter", "lease_uneven", "lease_of_many_queues"}
+    more = {"enqueue_single", "enqueue_page", "enqueue_pushed", "lease_uneven", "lease_of_many_queues"}
     assert set(SCENARIOS) == {*load(), *more, "complete_below_a_limit", "prune_of_names"}
 
 
@@ -30,7 +30,7 @@ ON_CLUSTER = {
     "enqueue",
     "enqueue_single",
     "enqueue_page",
-    "enqueue_by_letter",
+    "enqueue_pushed",
     "lease",
     "lease_uneven",
     "complete",

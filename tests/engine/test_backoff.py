@@ -1,4 +1,4 @@
-"""How long a failed job waits: every Backoff exactly as stated, by the engine's clock, until it is given up."""
+"""How long a failed job waits: exactly what its Backoff says, until it is given up."""
 
 from typing import Any
 
@@ -46,11 +46,11 @@ async def test_a_job_waits_exactly_as_stated_and_is_given_up_after_the_maximum(
     await worker.bury(lease, outcome.reason, outcome.error)
     record = await Views(engine).job("a")
     assert record is not None
-    assert [(one.number, one.outcome, one.worker) for one in record.attempts] == [
+    assert [(attempt.number, attempt.outcome, attempt.worker) for attempt in record.attempts] == [
         *((number, "retry", worker.name) for number in range(1, len(waits) + 1)),
         (len(waits) + 1, "bury", worker.name),
     ]
-    assert all("ValueError" in one.error and one.started <= one.ended for one in record.attempts)
+    assert all("ValueError" in attempt.error and attempt.started <= attempt.ended for attempt in record.attempts)
 
 
 @pytest.mark.parametrize("kind", ["exponential", "linear", "fixed"])
@@ -73,5 +73,5 @@ async def test_a_revived_job_has_its_whole_retry_budget_again(engine: Engine, cl
         assert await engine.revive(["a"]) == ["ok"]
     record = await Views(engine).job("a")
     assert record is not None
-    assert [one.number for one in record.attempts] == [1, 2, 1, 2]
+    assert [attempt.number for attempt in record.attempts] == [1, 2, 1, 2]
     assert record.header.generation == 2

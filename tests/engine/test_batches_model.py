@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.incarnation = 0
         self.names: list[str] = []
         self.sent: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        self.told: dict[Any, Any] = {}
+        self.last_event: dict[Any, Any] = {}
         self.sound = True  #: what is stored was compared since the last call
 
     def send(self, verb: str, *args: Any, **options: Any) -> Any:
@@ -118,9 +118,9 @@ class Machine(RuleBasedStateMachine):
             answer = self._leased(args[0], args[1], answer)
         else:
             assert _lined(answer) == ask(self.model, verb, args, options), verb
-        if self.model.told:
-            self.told = {name: sorted(rows) for name, rows in self.model.told.items()}
-            self.model.told = {}
+        if self.model.last_event:
+            self.last_event = {name: sorted(rows) for name, rows in self.model.last_event.items()}
+            self.model.last_event = {}
         self.sent.append((verb, args, options))
         self._note(verb, answer)
         return answer
@@ -131,12 +131,12 @@ class Machine(RuleBasedStateMachine):
         alive, made = worker in self.model.workers, (worker, number) in self.model.claims
         if made or not alive:
             claim = f"{worker}{SEPARATOR}{number}"
-            held = [one for one in self.model.held_by([worker]) if self.model.jobs[one].claim == claim]
+            held = [job for job in self.model.held_by([worker]) if self.model.jobs[job].claim == claim]
             assert sorted(ids) == (held if alive else [])
             return ids
-        found: Any = self.world.client.hgetall(self.world.engine.keys("jobs"))
-        real = {name.decode(): read_header(raw) for name, raw in found.items() if name}
-        late = [one for one in self.model.among("ready") if real[one].state == "cancelled"]
+        records: Any = self.world.client.hgetall(self.world.engine.keys("jobs"))
+        real = {name.decode(): read_header(raw) for name, raw in records.items() if name}
+        late = [job for job in self.model.among("ready") if real[job].state == "cancelled"]
         self.model.leased(worker, number, sorted(late, key=lambda one: real[one].finish), ids)
         self.model.batches.look()
         return ids
@@ -144,30 +144,30 @@ class Machine(RuleBasedStateMachine):
     def _note(self, verb: str, answer: Any) -> None:
         """What was seen, so that it is known what the steps come across."""
         words = [answer] if isinstance(answer, str) else answer if isinstance(answer, list) else []
-        found = {f"{verb}: {row if isinstance(row, str) else row[0]}" for row in words}
+        outcomes = {f"{verb}: {row if isinstance(row, str) else row[0]}" for row in words}
         states = self.model.batches.states
-        found |= {f"end: {state.outcome}" for state in states.values() if state.phase == "ended"}
-        found |= {f"generation {state.generation}" for state in states.values()}
-        found |= {job_id.split("@")[1].split("-")[0] for job_id in self.model.batches.made}
-        found |= {"id used again" for job_id in self.model.batches.made if job_id.count("-") > 1}
-        found |= {"inside" for members in self.model.batches.members.values() for name in members if name[0] == "{"}
+        outcomes |= {f"end: {state.outcome}" for state in states.values() if state.phase == "ended"}
+        outcomes |= {f"generation {state.generation}" for state in states.values()}
+        outcomes |= {job_id.split("@")[1].split("-")[0] for job_id in self.model.batches.made}
+        outcomes |= {"id used again" for job_id in self.model.batches.made if job_id.count("-") > 1}
+        outcomes |= {"inside" for members in self.model.batches.members.values() for name in members if name[0] == "{"}
         if verb == "do_chores" and answer[0]:
-            found.add("do_chores: some")
-        self.world.seen.update(found)
+            outcomes.add("do_chores: some")
+        self.world.seen.update(outcomes)
 
     @invariant()
     def the_state_is_the_same(self) -> None:
         if self.sound:
             return
-        found, want = stored(self.world), expected(self.model) | {"told": self.told}
-        payloads, sizes = found["payloads"], {}
+        actual, want = stored(self.world), expected(self.model) | {"last_event": self.last_event}
+        payloads, sizes = actual["payloads"], {}
         for job_id in want["made"]:  # how long a status is as bytes is not the model's business
             sizes[job_id] = len(payloads.pop(job_id, b""))
-        for job_id in [one for one in want["jobs"] if "@" in one]:
-            size = sizes.get(job_id, found["jobs"][job_id].size if job_id in found["jobs"] else 0)
+        for job_id in [job for job in want["jobs"] if "@" in job]:
+            size = sizes.get(job_id, actual["jobs"][job_id].size if job_id in actual["jobs"] else 0)
             want["jobs"][job_id] = msgspec.structs.replace(want["jobs"][job_id], size=size)
         for name, value in want.items():
-            assert found[name] == value, name
+            assert actual[name] == value, name
         self.sound = True
 
     def teardown(self) -> None:
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
 
     def _some(self, picks: Sequence[int], *states: Any) -> list[str]:
         """Some jobs that are so, each once; what batches make stays as it is made."""
-        jobs = sorted(one for one in self.model.among(*states) if "@" not in one)
+        jobs = sorted(job for job in self.model.among(*states) if "@" not in job)
         return list(dict.fromkeys(jobs[n % len(jobs)] for n in picks)) if jobs else ["missing"]
 
     def _drain(self) -> None:

@@ -1,4 +1,4 @@
-"""A server without memory left refuses new jobs at once, and nothing else; it takes them again when others are gone."""
+"""A full server refuses new jobs at once and does everything else; it accepts jobs again when others are gone."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -114,9 +114,9 @@ async def test_all_verbs_but_enqueue_and_revive_work_on_a_full_server(engine: En
     assert await worker.bury(c, error='"' + "x" * 5_000 + '"') == "ok"
     assert await worker.release(d) == "ok"
     assert await worker.snooze(e, 60_000) == "ok"
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         assert await engine.cancel(["f", "waiting"]) == ["cancelling", "cancelled"]
-        assert await mailbox.letters() == ["cancel f"]
+        assert await subscription.messages() == ["cancel f"]
     assert [watched.state for watched in await engine.watch("client", ["a", "g"])] == ["done", "running"]
     while (await engine.promote())[0] == 0:
         pass
@@ -129,10 +129,10 @@ async def test_all_verbs_but_enqueue_and_revive_work_on_a_full_server(engine: En
     assert await engine.retire("new") == (0, 0)
     await (await raw(engine)).delete(engine.keys("ready"))
     assert await reconcile(engine) > 0
-    found = await states(engine)
+    state_of = await states(engine)
     expected = {"a": "done", "b": "ready", "c": "dead", "d": "ready", "e": "scheduled", "f": "cancelled", "g": "ready"}
-    assert {job_id: found[job_id] for job_id in expected} == expected
-    assert {found[job_id] for job_id in ("late", "waiting")} == {"cancelled"}
+    assert {job_id: state_of[job_id] for job_id in expected} == expected
+    assert {state_of[job_id] for job_id in ("late", "waiting")} == {"cancelled"}
     with pytest.raises(QueueFull):
         await engine.enqueue([new_job()])
 

@@ -1,4 +1,4 @@
-"""Functions: verbs that the server keeps do what their scripts do, and one call leaves nothing for the next."""
+"""Functions: a verb that the server keeps as a function does what its script does, and leaves nothing behind."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -46,8 +46,8 @@ async def connected(url: str) -> AsyncIterator[Engine]:
 
 
 async def calls(engine: Engine, command: str) -> int:
-    found = await (await raw(engine)).info("commandstats")
-    return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+    statistics = await (await raw(engine)).info("commandstats")
+    return int(statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 @pytest.mark.parametrize("test", [False, True])

@@ -46,8 +46,8 @@ SETTLES = ("complete", "retry", "bury", "release", "snooze")
 
 
 def jobs_of(world: World) -> dict[str, Header]:
-    found: Any = world.client.hgetall(world.engine.keys("jobs"))
-    headers = {name.decode(): read_header(raw) for name, raw in found.items() if name}
+    records: Any = world.client.hgetall(world.engine.keys("jobs"))
+    headers = {name.decode(): read_header(raw) for name, raw in records.items() if name}
     return {job_id: header for job_id, header in headers.items() if not header.compact}
 
 
@@ -58,7 +58,7 @@ def left_over(world: World) -> dict[str, Any]:
     for name in ("held", "holders", "openings"):
         pipe.zrange(world.engine.keys(name), 0, -1)
     parts = zip(("lanes", "held", "holders", "openings"), pipe.execute(), strict=True)
-    return {name: rows for name, found in parts if (rows := [row for row in found if row])}
+    return {name: rows for name, left in parts if (rows := [row for row in left if row])}
 
 
 class Rules:
@@ -115,8 +115,8 @@ class Rules:
 
 def turn_place(header: Header) -> int:
     """The place of the lane whose turn this job keeps, 0 without one: the first ordered one by name."""
-    found = [(spec.name, place) for place, spec in enumerate(specs_of(header), 1) if spec.kind]
-    return min(found)[1] if found else 0
+    places = [(spec.name, place) for place, spec in enumerate(specs_of(header), 1) if spec.kind]
+    return min(places)[1] if places else 0
 
 
 def _has(header: Header, name: str) -> bool:
@@ -158,8 +158,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self) -> None:
-        found = self.world.audit()
-        assert found == [], found
+        findings = self.world.audit()
+        assert findings == [], findings
 
     def teardown(self) -> None:
         if self.world.audit() == []:
@@ -187,13 +187,13 @@ class Machine(RuleBasedStateMachine):
         after = jobs_of(self.world)
         # What is over by now leaves its place, and its turn, before others start.
         before |= {one: after[one] for one, header in before.items() if 0 < header.expires <= self.world.clock()}
-        for found in leased.leases:
-            assert before[found.id].queue not in self.closed
-            self.world.seen[f"from {before[found.id].state}"] += 1
-            self.lane_rules.check_start(found.id, before, self.world.clock())
-            before[found.id] = found.header
-        self.world.seen["parked"] += sum(before[one].state == "ready" and after[one].state == "held" for one in before)
-        return [found.id for found in leased.leases]
+        for leases in leased.leases:
+            assert before[leases.id].queue not in self.closed
+            self.world.seen[f"from {before[leases.id].state}"] += 1
+            self.lane_rules.check_start(leases.id, before, self.world.clock())
+            before[leases.id] = leases.header
+        self.world.seen["parked"] += sum(before[job].state == "ready" and after[job].state == "held" for job in before)
+        return [leases.id for leases in leased.leases]
 
     @step(10, verb=one_of(*SETTLES), picks=some, delay=one_of(0, 0, 500))
     def settle(self, verb: str, picks: list[int], delay: int) -> None:

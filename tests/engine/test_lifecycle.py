@@ -53,8 +53,8 @@ def _comment(text: str) -> str:
 
 
 def _entry(text: str, what: str) -> str:
-    found = re.search(rf"^-- {what}: (.*)$", _comment(text), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^-- {what}: (.*)$", _comment(text), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _announced(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The real engine beside the model, on virtual time: same calls, same answers, same state after each step."""
+"""The engine beside the model, on virtual time: same calls, same answers, same state after each step."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.engine.answers import read_letter
+from penstock.engine.answers import read_pushed_lease
 from penstock.engine.engine import Retention
 from penstock.engine.keys import SEPARATOR
 from penstock.model.schedule import ScheduleSpec, first, plan
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         self.given: list[tuple[str, int, str]] = []  #: every lease that there was: worker, call, id
         self.sent: list[Sent] = []
         self.events = 1
-        self.told: dict[Any, Any] = {}
+        self.last_event: dict[Any, Any] = {}
         self.sound = True  #: what is stored was compared since the last call
 
     def send(self, verb: str, *args: Any, **options: Any) -> Any:
@@ -129,18 +129,18 @@ class Machine(RuleBasedStateMachine):
         if verb == "due_crons":
             answer = answer[0], answer[1], [cron.id for cron in answer.crons]
         assert answer == want, verb
-        if self.model.told:
-            told = {name: sorted(rows) for name, rows in self.model.told.items()}
-            self.events, self.told, self.model.told = self.events + 1, told, {}
+        if self.model.last_event:
+            lines = {name: sorted(rows) for name, rows in self.model.last_event.items()}
+            self.events, self.last_event, self.model.last_event = self.events + 1, lines, {}
         self.world.seen.update(f"{verb}: {word}" for word in _words(answer))
         self.sent.append(Sent(verb, args, options, answer))
         return answer
 
     def _hand_over(self, word: str, job_id: str, state: str) -> tuple[str, str, str]:
-        """The job may have gone to a worker by letter."""
+        """The job may have gone to an idle worker."""
         assert (word, state) == ("created", "ready")
-        worker, letter = self.world.last_letter()
-        number, leased = read_letter(letter)
+        worker, message = self.world.last_pushed_job()
+        number, leased = read_pushed_lease(message)
         self.model.handed_over(job_id, worker, number, SERVES[int(worker[1])])
         assert self._ids(leased) == ("ok", False, [job_id])
         self.calls[worker] = max(self.calls[worker], number)
@@ -157,9 +157,9 @@ class Machine(RuleBasedStateMachine):
     def the_state_is_the_same(self) -> None:
         if self.sound:
             return
-        found, want = stored(self.world), expected(self.model) | {"events": self.events, "told": self.told}
+        actual, want = stored(self.world), expected(self.model) | {"events": self.events, "last_event": self.last_event}
         for name, value in want.items():
-            assert found[name] == value, name
+            assert actual[name] == value, name
         self.sound = True
 
     def teardown(self) -> None:
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         self.send("enqueue", [new_job(**job) for job in jobs])
 
     @step(2, who=numbers, job_id=one_of(*IDS), queue=one_of(*QUEUES), payload=one_of(b"", b"small"))
-    def enqueue_for_one_at_rest(self, who: int, job_id: str, queue: str, payload: bytes) -> None:
+    def enqueue_for_an_idle_worker(self, who: int, job_id: str, queue: str, payload: bytes) -> None:
         """A worker asks, and then there comes a job with nothing to it."""
         self.lease(who, 4, 0, 0, 100, listens=True)
         self.send("enqueue", [new_job(job_id, queue=queue, payload=payload)])
@@ -261,7 +261,7 @@ class Machine(RuleBasedStateMachine):
         options = {"queues": SERVES[slot], "want": want, "answered": max(0, call - 1 - lag), "room": room}
         if listens:
             self.world.listen_for(worker)
-            options["by_letter"] = True
+            options["push"] = True
         word, *_ = self.send("lease", worker, call, **options)
         if word == "unknown":
             self.register(slot, LIFE, again=who > 8)
@@ -289,9 +289,9 @@ class Machine(RuleBasedStateMachine):
     @step(2, who=numbers, picks=attempts, before=st.integers(0, 2), lines=st.integers(1, 2))
     def log(self, who: int, picks: list[tuple[str, int]], before: int, lines: int) -> None:
         worker = self._someone(who)
-        told = [[START, 1, "info", f"line {before + n}"] for n in range(lines)]
+        text = [[START, 1, "info", f"line {before + n}"] for n in range(lines)]
         held = dict(self._attempts(worker, picks)[:2]).items()
-        self.send("log", worker, [(job_id, number, before, told) for job_id, number in held])
+        self.send("log", worker, [(job_id, number, before, text) for job_id, number in held])
 
     def _someone(self, who: int) -> str:
         """A worker that holds jobs, one that once did, or any."""

@@ -52,7 +52,7 @@ def test_a_namespace_with_other_characters_is_refused(name: str) -> None:
 
 def test_the_keys_and_channels_of_a_namespace_have_one_hash_tag() -> None:
     keys = Keys("shop:eu/1")
-    names = [keys(name).decode() for name in KINDS] + [keys.mailbox("w"), keys.timer]
+    names = [keys(name).decode() for name in KINDS] + [keys.channel("w"), keys.timer]
     assert {name.partition("{")[2].partition("}")[0] for name in names} == {"shop:eu/1"}
     assert len(set(names)) == len(KINDS) + 2
 

@@ -1,4 +1,4 @@
-"""Batches over HTTP: opened once, filled by many posts, sealed, waited for, steered."""
+"""Batches over HTTP: opened once, filled by many posts, sealed, waited for, changed."""
 
 import asyncio
 import logging

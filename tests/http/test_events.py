@@ -1,4 +1,4 @@
-"""Events over HTTP: as they happen, resumable, with signs of life, and nobody's memory filled by a slow reader."""
+"""Events over HTTP: as they happen, resumable, with heartbeats, and with bounded memory for slow readers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The page for people: all that it shows is escaped, and no secret is on it."""
+"""The home page: everything on it is escaped, and it shows no secret."""
 
 import httpx
 

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: stored once, looked at, waited for, steered."""
+"""Jobs over HTTP: stored once, read, waited for, cancelled, retried and rescheduled."""
 
 import asyncio
 import base64

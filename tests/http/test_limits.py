@@ -1,4 +1,4 @@
-"""Bounded answers to whatever comes: too much, too deep, too slow, too odd."""
+"""Limits of requests: too large, too deep, too slow, malformed."""
 
 import asyncio
 import contextlib

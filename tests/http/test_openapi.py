@@ -1,4 +1,4 @@
-"""The description is true: thousands of requests made from it get no answer that it does not tell of."""
+"""OpenAPI: thousands of requests made from the description get only responses that it describes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`/metrics` says what is: its counters equal a ledger that the jobs themselves kept."""
+"""`/metrics`: its counters equal a ledger that the jobs themselves kept."""
 
 import asyncio
 import shutil

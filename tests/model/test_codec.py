@@ -32,16 +32,16 @@ class Point:
 
 
 def nested(depth: int) -> list[Any]:
-    found: list[Any] = []
+    value: list[Any] = []
     for _ in range(depth):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 def endless() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
+    value: list[Any] = []
+    value.append(value)
+    return value
 
 
 BAD_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

@@ -1,4 +1,4 @@
-"""The rules of schedules: cron against a look at every minute, jumps of the wall clock, what is missed, bad input."""
+"""The rules of schedules: cron compared with every minute of two years, clock changes, missed ticks, bad input."""
 
 import time
 from collections.abc import Callable
@@ -40,23 +40,23 @@ def at(text: str, zone: str = "UTC") -> int:
 
 
 def instants(rule: schedule.Rule, after: int, number: int, zone: str = "UTC") -> list[str]:
-    found = []
+    times = []
     for _ in range(number):
         after = rule.after(after)
-        found.append(f"{datetime.fromtimestamp(after / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %z}")
-    return found
+        times.append(f"{datetime.fromtimestamp(after / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %z}")
+    return times
 
 
 # The oracle: it looks at every minute, and knows nothing of how the rule is reckoned
 
 
 def _values(field: str, low: int, high: int) -> set[int]:
-    found: set[int] = set()
+    values: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
         first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
-        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
-    return found
+        values |= set(range(int(first), int(last or first) + 1, int(step or 1)))
+    return values
 
 
 def _matcher(text: str) -> Callable[[datetime], bool]:
@@ -95,9 +95,9 @@ class World:
     def fires(self, text: str) -> list[int]:
         matches, minute, hour = _matcher(text), *text.split()[:2]
         fixed = not minute.startswith("*") and not hour.startswith("*")
-        walls = [row for one in _values(minute, 0, 59) for row in self.by_minute[one]]
-        found = {instant for instant, wall in walls if matches(wall) and not (fixed and wall.fold)}
-        return sorted(found | {instant for instant, walls in self.skipped if fixed and any(map(matches, walls))})
+        walls = [row for value in _values(minute, 0, 59) for row in self.by_minute[value]]
+        times = {instant for instant, wall in walls if matches(wall) and not (fixed and wall.fold)}
+        return sorted(times | {instant for instant, walls in self.skipped if fixed and any(map(matches, walls))})
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_cron_agrees_with_a_look_at_every_minute_of_two_years(zone: str) -> None
     world = World(zone, datetime(2026, 12, 31, tzinfo=UTC), datetime(2029, 1, 2, tzinfo=UTC))
     assert len(world.skipped) == 2
     for text in TEXTS:
-        rule, found, now = schedule.cron(text, zone), list[int](), world.first - 1_000
+        rule, times, now = schedule.cron(text, zone), list[int](), world.first - 1_000
         while (now := rule.after(now)) < world.last:
-            found.append(now)
-        assert found == world.fires(text), text
+            times.append(now)
+        assert times == world.fires(text), text
 
 
 @settings(max_examples=300, deadline=None)
@@ -340,5 +340,5 @@ def test_the_version_follows_the_content() -> None:
         new_spec(overlap="skip"),
         new_spec(jitter=1),
     ]
-    assert len({one.version for one in (spec, *others)}) == 6
+    assert len({other.version for other in (spec, *others)}) == 6
     assert schedule.unpack(schedule.pack(spec)) == spec

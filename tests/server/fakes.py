@@ -1,4 +1,4 @@
-"""Tiny servers with answers that no real server of the tests gives."""
+"""Tiny servers whose answers no real server would give."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""Cancelling whatever awaits us, at any point: every later answer belongs to its question, and no connection leaks."""
+"""Calls that are cancelled at any point: later answers reach the right callers, and no connection leaks."""
 
 import asyncio
 import contextlib
@@ -101,8 +101,8 @@ async def _cancel_some_time(victims: "list[asyncio.Task[None]]", chance: random.
         if number % 10 == 0:
             await asyncio.sleep(chance.choice([0, 0, 0, 0.0005, 0.002]))
         victim.cancel()
-    found = await asyncio.gather(*victims, return_exceptions=True)
-    wrong = [one for one in found if one is not None and not isinstance(one, asyncio.CancelledError)]
+    results = await asyncio.gather(*victims, return_exceptions=True)
+    wrong = [result for result in results if result is not None and not isinstance(result, asyncio.CancelledError)]
     assert wrong == []
 
 

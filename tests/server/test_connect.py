@@ -1,4 +1,4 @@
-"""Connections to servers that are good: made the same way everywhere."""
+"""Connections to suitable servers are made the same way everywhere."""
 
 import asyncio
 import gc

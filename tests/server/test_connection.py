@@ -1,4 +1,4 @@
-"""The connection that all calls of an event loop share: late, lost or full, nobody waits for it longer than need be."""
+"""The connection that all calls of a loop share: while it is late, lost or full, no call waits longer than needed."""
 
 import asyncio
 import signal
@@ -50,17 +50,17 @@ async def test_calls_that_wait_for_room_are_sent_on_another_connection_when_thei
             proxy.cut()
             proxy.flow()
             async with asyncio.timeout(5):
-                found = await asyncio.gather(*tasks)
-            assert [one.word for page in found[:4] for one in page] == ["created"] * 16
-            assert found[4:] == [["missing"]] * 3
+                answers = await asyncio.gather(*tasks)
+            assert [job.word for page in answers[:4] for job in page] == ["created"] * 16
+            assert answers[4:] == [["missing"]] * 3
             assert await audit(app.client.engine) == []
 
 
 async def test_big_pages_are_sent_in_turns_and_small_calls_wait_for_theirs(app: Penstock) -> None:
     pages = [big_page(app) for _ in range(20)]
     async with asyncio.timeout(30):
-        found = await asyncio.gather(*(app.client.engine.script_client.run(page) for page in pages))
-    assert all(placed.word == "created" for page in found for placed in page)
+        answers = await asyncio.gather(*(app.client.engine.script_client.run(page) for page in pages))
+    assert all(placed.word == "created" for page in answers for placed in page)
     assert (await app.client.views.counts())["default"]["ready"] == 80
 
 
@@ -129,10 +129,10 @@ async def test_tls_and_socket_files_carry_all_that_plain_connections_do(other_ur
             jobs = await app.enqueue_many(size.call(b"x" * (900_000 if n % 50 == 0 else n)) for n in range(150))
             jobs += await asyncio.gather(*(size.enqueue(b"x" * n) for n in range(150)))
             jobs += [await asyncio.to_thread(size.enqueue_sync, b"x" * n) for n in range(20)]
-            found = await asyncio.gather(*(job.result(timeout=20) for job in jobs))
+            results = await asyncio.gather(*(job.result(timeout=20) for job in jobs))
             assert await asyncio.to_thread(jobs[1].result_sync, 5) == 1
-        assert found[1:150] == [900_000 if n % 50 == 0 else n for n in range(1, 150)]
-        assert found[150:] == [*range(150), *range(20)]
+        assert results[1:150] == [900_000 if n % 50 == 0 else n for n in range(1, 150)]
+        assert results[150:] == [*range(150), *range(20)]
         assert await audit(app.client.engine) == []
 
 
@@ -168,27 +168,27 @@ def test_event_loops_of_many_threads_come_and_go(url: str) -> None:
 
 
 def test_ids_are_all_different_in_threads_and_signal_handlers() -> None:
-    found: list[list[str]] = [[] for _ in range(5)]
+    drawn: list[list[str]] = [[] for _ in range(5)]
 
     def some(ids: list[str]) -> None:
         ids.extend(new_id() for _ in range(20_000))
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        found[4].extend(new_id() for _ in range(500))
+        drawn[4].extend(new_id() for _ in range(500))
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
-        threads = [threading.Thread(target=some, args=(ids,)) for ids in found[1:4]]
+        threads = [threading.Thread(target=some, args=(ids,)) for ids in drawn[1:4]]
         for thread in threads:
             thread.start()
-        some(found[0])
+        some(drawn[0])
         for thread in threads:
             thread.join()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    ids = [one for some_ids in found for one in some_ids]
+    ids = [drawn_id for some_ids in drawn for drawn_id in some_ids]
     assert len(set(ids)) == len(ids) >= 80_000
 
 

@@ -1,4 +1,4 @@
-"""Clients of an endpoint when it is forgotten, forked, or used on several loops and threads."""
+"""Clients of an endpoint that is forgotten, forked, or used on several loops and threads."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What Penstock uses of redis-py beyond its public interface is there, is what it was, and is used in one place."""
+"""The private attributes of redis-py that Penstock uses exist, mean what they did, and are used in one module."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Servers that cannot be reached, or that jobs are not safe on: a clear error for each."""
+"""Servers that cannot be reached or that would lose jobs: a clear error for each."""
 
 import logging
 import threading

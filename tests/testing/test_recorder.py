@@ -1,4 +1,4 @@
-"""What was enqueued: found by task, arguments and options; an assertion that fails shows what there was instead."""
+"""Jobs that were enqueued, by task, arguments and options; a failed assertion shows what was enqueued instead."""
 
 from datetime import UTC, datetime
 from unittest.mock import ANY
@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock import BatchStatus, Penstock
-from penstock.engine.engine import ALIKE
+from penstock.engine.engine import PLAIN_PAGE
 from penstock.testing import Sandbox
 
 NUMBER = UUID(int=7)
@@ -32,8 +32,8 @@ async def test_jobs_of_several_pages_are_all_found(app: Penstock, sandbox: Sandb
     @app.task
     async def work(number: int) -> None: ...
 
-    await app.enqueue_many(work.call(n) for n in range(2 * ALIKE + 1))
-    sandbox.assert_enqueued(work, times=2 * ALIKE + 1)
+    await app.enqueue_many(work.call(n) for n in range(2 * PLAIN_PAGE + 1))
+    sandbox.assert_enqueued(work, times=2 * PLAIN_PAGE + 1)
 
 
 def test_options_count_if_they_are_said(app: Penstock, sandbox: Sandbox) -> None:

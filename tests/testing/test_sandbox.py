@@ -1,4 +1,4 @@
-"""A sandbox: what an app does in a test happens on a server of the test, and leaves nothing behind."""
+"""A sandbox: what an app does in a test happens on the test's server and leaves nothing behind."""
 
 import asyncio
 import os

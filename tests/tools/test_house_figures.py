@@ -1,4 +1,4 @@
-"""The figures of the house: what they count in a small tree, and what must be true of ours."""
+"""tools/house_figures.py: what it counts in a small tree, and limits that this repository keeps."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ FILES = {
     "src/penstock/job.py": "class Done: ...\ndef show(): ...\n",
     "src/penstock/show.py": '"""A letter, no dead letter."""\n# a comment\n\ndef show():\n    found = 1\n',
     "src/penstock/worker/run.py": "from penstock.job import Done\n",
+    "src/penstock/engine/scripts.py": 'WORDS = "keys", "include"\n',
     "src/penstock/engine/reading.py": 'NUMBER = Struct(">I")\n',
     "src/penstock/engine/lua/lib/label.lua": "-- keys: jobs\nlocal at = at + 23 " + " " * 120 + "\n" * 70,
     "src/penstock/engine/lua/enqueue.lua": "-- include: label\n-- flags: none\nlocal function enter_line(i)\n",
@@ -53,9 +54,9 @@ def test_each_figure_counts_what_it_says(small: Tree) -> None:
         "Lua lines over 120 columns": 1,
         "Lua files over 60 lines": 1,
         "Lua files": 2,
-        "kinds of comment directives of the script build": 3,
-        "lines with such a directive": 3,
-        "lines of Python code": 8,
+        "kinds of comment directives of the script build": 2,
+        "lines with such a directive": 2,
+        "lines of Python code": 9,
         "lines of Lua code": 2,
         "lines of tests": 0,
         "Python files that a warm enqueue runs (traced)": "-",

@@ -13,5 +13,5 @@ ROOT = Path(__file__).parents[2]
 def test_every_line_of_the_contract_has_the_type_it_promises(checker: str) -> None:
     python = ["--pythonpath", sys.executable] if checker == "pyright" else ["--no-incremental"]
     command = [sys.executable, "-m", checker, *python, "tests/typing/api.py"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

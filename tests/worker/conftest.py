@@ -1,4 +1,4 @@
-"""A crew per test."""
+"""Workers as real processes, for each test."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs that take their process with them: they alone end in the dead letter, and everybody else's work is done."""
+"""Jobs that kill their process: they alone become dead, and all other jobs are done."""
 
 import json
 
@@ -9,7 +9,7 @@ from penstock.model.header import Header
 from tests.app_helpers import eventually
 from tests.worker.harness import Crew
 
-CRASHES = ("exit", "segfault", "killed")
+MAX_CRASHES = ("exit", "segfault", "killed")
 FAILURES = ("memory", "SystemExit", "KeyboardInterrupt")
 TOLD = {"exit": "exit code 3", "segfault": "SIGSEGV", "killed": "SIGKILL"}
 
@@ -17,14 +17,14 @@ TOLD = {"exit": "exit code 3", "segfault": "SIGSEGV", "killed": "SIGKILL"}
 async def test_jobs_that_kill_their_process_are_buried_and_5000_good_ones_are_done(crew: Crew) -> None:
     await crew.started("-c", "50", "-p", "2", children=2)
     good = [crew.tasks.quick.call(n) for n in range(5_000)]
-    bad = {how: crew.tasks.die.call(how) for how in (*CRASHES, *FAILURES)}
+    bad = {how: crew.tasks.die.call(how) for how in (*MAX_CRASHES, *FAILURES)}
     await crew.app.enqueue_many([*good[:1000], *bad.values(), *good[1000:]])
     await crew.all_in("done", "dead", within=110)
     states = {call.job.id: await crew.header(call.job) for call in good[:2000:10]}
     assert {header.state for header in states.values()} == {"done"}
     counts = await crew.app.client.views.counts()
     assert (counts["default"]["done"], counts["default"]["dead"]) == (5_000, len(bad))
-    for how in CRASHES:
+    for how in MAX_CRASHES:
         header = await crew.header(bad[how].job)
         assert (header.reason, header.crashes) == ("crash_loop", 3), how
         record = await crew.app.client.views.job(bad[how].job.id)

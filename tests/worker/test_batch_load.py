@@ -155,8 +155,8 @@ async def test_cancelling_is_flagged_at_once_and_worked_off_in_pages(loaded: Cre
 def _turns(taken: list[str]) -> Iterator[int]:
     """How many of the big one come before each of the small one."""
     since = 0
-    for one in taken:
-        if one == "big":
+    for lease in taken:
+        if lease == "big":
             since += 1
         else:
             yield since

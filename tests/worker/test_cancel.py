@@ -35,14 +35,14 @@ async def test_a_waiting_job_that_is_cancelled_never_runs(app: Penstock) -> None
 
 @on_both
 async def test_a_running_async_job_is_cancelled_within_a_second(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @app.task
     async def slow() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.append("cancelled" if current_job().cancelling else "stopped")
+            steps.append("cancelled" if current_job().cancelling else "stopped")
             raise
 
     async with app.worker(), twin(app) as elsewhere:
@@ -55,7 +55,7 @@ async def test_a_running_async_job_is_cancelled_within_a_second(app: Penstock) -
             with pytest.raises(JobCancelled):
                 await job.result(timeout=5)
         assert time.monotonic() - began < 1
-        assert told == ["cancelled"] * 10
+        assert steps == ["cancelled"] * 10
         assert await jobs[0].cancel() == "cancelled"
         status = await jobs[0].status()
         assert (status.state, status.reason, status.cancelling) == ("cancelled", "cancelled", False)
@@ -116,7 +116,7 @@ async def test_a_job_that_fails_while_it_is_cancelled_is_cancelled(app: Penstock
 
 
 async def test_a_cancel_in_the_turn_in_which_a_job_starts_is_heard(app: Penstock, monkeypatch: Any) -> None:
-    """As when the lease's answer and the letter are read in one turn of the loop: about 1 in 200 cancels at start."""
+    """As when the lease's answer and the message are read in one turn of the loop: about 1 in 200 cancels at start."""
     start = Slots.start
 
     def and_cancel(self: Slots, leased: Leased, *rest: Any) -> None:
@@ -149,12 +149,12 @@ async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_se
         if calls[-1].script.name == "lease":
             for lease in calls[-1].decode(answers[-1]).leases:
                 await app.client.engine.cancel([lease.id])
-                await asyncio.sleep(0.05)  # the letter is read first
+                await asyncio.sleep(0.05)  # the message is read first
         return answers
 
     monkeypatch.setattr(ScriptClient, "together", late)
 
-    @app.task(lock="door")  # so that it is leased, and does not come by letter
+    @app.task(lock="door")  # so that it is leased, and is not pushed
     async def slow() -> None:
         await asyncio.sleep(60)
 
@@ -164,7 +164,7 @@ async def test_a_cancel_that_comes_before_the_leases_answer_is_heard_within_a_se
 
 
 async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @app.task
     async def careful() -> None:
@@ -172,7 +172,7 @@ async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) 
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.5)
-            told.append("clean")
+            steps.append("clean")
 
     async with app.worker(lease="300ms"):
         job = await careful.enqueue()
@@ -180,4 +180,4 @@ async def test_cleaning_up_after_a_cancel_is_not_cancelled_again(app: Penstock) 
         await job.cancel()
         with pytest.raises(JobCancelled):
             await job.result(timeout=5)
-    assert told == ["clean"]
+    assert steps == ["clean"]

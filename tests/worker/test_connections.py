@@ -1,4 +1,4 @@
-"""Whatever happens to the server and to the connections: nothing is lost, and nobody restarts anything by hand."""
+"""Failures of the server and of connections: nothing is lost, and nothing has to be restarted by hand."""
 
 import asyncio
 import contextlib

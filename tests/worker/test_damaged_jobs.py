@@ -82,7 +82,7 @@ async def test_a_garbled_header_affects_no_other_job_and_its_payload_is_kept_in_
     await spoil(engine, job.id)
     async with app.worker():
         jobs = [await echo.enqueue(number) for number in range(10)]
-        assert [await one.result(timeout=5) for one in jobs] == list(range(10))
+        assert [await job.result(timeout=5) for job in jobs] == list(range(10))
     with pytest.raises(JobFailed, match="unreadable_header"):
         await job.result(timeout=5)
     assert await client.hget(keys("payloads"), job.id) == payload
@@ -97,10 +97,10 @@ async def test_a_result_that_was_garbled_hurts_only_who_reads_it(app: Penstock) 
     await app.run_until_idle()
     client, keys = await raw(app.client.engine), app.client.engine.keys
     await client.hset(keys("results"), job.id, b"\xc1")
-    found = await asyncio.gather(job.result(timeout=5), good.result(timeout=5), return_exceptions=True)
-    assert isinstance(found[0], Exception)
-    assert not isinstance(found[0], TimeoutError)
-    assert found[1] == 2
+    results = await asyncio.gather(job.result(timeout=5), good.result(timeout=5), return_exceptions=True)
+    assert isinstance(results[0], Exception)
+    assert not isinstance(results[0], TimeoutError)
+    assert results[1] == 2
 
 
 async def test_an_error_that_was_garbled_is_shown_as_it_is(app: Penstock) -> None:

@@ -1,4 +1,4 @@
-"""A server that begins to evict keys while workers are open: they say so, once for each change."""
+"""A server that begins to evict keys while workers are open: they log each change once."""
 
 import subprocess
 import sys

@@ -83,7 +83,7 @@ async def test_no_more_jobs_run_at_once_than_allowed_and_no_fewer_when_there_is_
 async def test_a_worker_with_more_slots_than_a_page_asks_on_until_they_are_filled(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when it looks by itself, should a letter have been lost: a full page says that there may be more."""
+    """Not when it looks by itself, should a message have been lost: a full page says that there may be more."""
     monkeypatch.setattr("penstock.worker.fetch.IDLE_POLL_INTERVAL", 3600)
     at_once, gate = 0, asyncio.Event()
 

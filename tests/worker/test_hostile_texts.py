@@ -1,4 +1,4 @@
-"""What jobs log, raise, return or name, however odd: their worker goes on, keeps the rest, and leaves in good order."""
+"""Texts that cannot be shown or stored, in logs, errors, results and names: the worker goes on and ends cleanly."""
 
 import asyncio
 import contextlib

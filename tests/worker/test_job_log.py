@@ -25,11 +25,11 @@ async def test_lines_that_a_job_logs_are_kept_with_it(app: Penstock) -> None:
     job, other = await chat.enqueue(fails=True), await chat.enqueue(fails=False)
     await app.run_until_idle()
     lines = await job.log()
-    mine = [(one.attempt, one.level, one.text) for one in lines if "attempt" not in one.text]
+    mine = [(line.attempt, line.level, line.text) for line in lines if "attempt" not in line.text]
     said = (("info", "hello"), ("warning", "careful, please"))
-    assert mine == [(attempt, *one) for attempt in (1, 2) for one in said]
-    assert any("attempt 1 failed" in one.text for one in lines)
-    assert [one.text for one in await other.log()] == ["hello", "careful, please"]
+    assert mine == [(attempt, *line) for attempt in (1, 2) for line in said]
+    assert any("attempt 1 failed" in line.text for line in lines)
+    assert [line.text for line in await other.log()] == ["hello", "careful, please"]
     assert abs(lines[0].at / 1000 - time.time()) < 60
 
 
@@ -57,11 +57,11 @@ async def test_lines_arrive_while_the_job_runs(app: Penstock) -> None:
 
     job = await chat.enqueue()
     async with app.worker(), asyncio.timeout(30):
-        found: list[LogLine] = []
-        while not found:
+        lines_seen: list[LogLine] = []
+        while not lines_seen:
             await asyncio.sleep(0.02)
-            found = await job.log()
-        assert found[0].text == "first"
+            lines_seen = await job.log()
+        assert lines_seen[0].text == "first"
         go.set()
 
 
@@ -117,10 +117,10 @@ asyncio.run(main())
 @pytest.mark.parametrize("sets_up", [False, True])
 def test_a_program_with_a_worker_logs_as_it_does_without(app: Penstock, url: str, sets_up: bool) -> None:
     command = [sys.executable, "-c", PROGRAM, app.name, url, *(["basicConfig"] if sets_up else [])]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
-    assert "as without a worker" in told
-    assert "boom" in told
-    assert ("mine as it was set up" in told) == sets_up
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    assert "as without a worker" in printed
+    assert "boom" in printed
+    assert ("mine as it was set up" in printed) == sets_up
 
 
 async def test_capturing_can_be_turned_off(url: str, app: Penstock) -> None:
@@ -133,7 +133,7 @@ async def test_capturing_can_be_turned_off(url: str, app: Penstock) -> None:
 
     job = await chat.enqueue()
     await quiet.run_until_idle()
-    assert [one.text for one in await job.log()] == ["kept"]
+    assert [line.text for line in await job.log()] == ["kept"]
     await quiet.aclose()
     with pytest.raises(BadOption, match="job_log"):
         Penstock("x", job_log="loud")

@@ -1,4 +1,4 @@
-"""Lanes with real processes: exclusive under kills, out of everybody's way, within their limits and rates."""
+"""Lanes with real processes: exclusive when workers are killed, not in the way of others, within limits and rates."""
 
 import asyncio
 import os
@@ -116,7 +116,7 @@ async def test_jobs_without_a_lock_start_at_once_behind_many_that_wait_for_one(c
     await crew.app.enqueue_many(crew.tasks.nothing.using(lock="held").call() for _ in range(size))
     behind = await delays(crew)
     assert (await crew.app.lock("held").status()).waiting == size
-    p95 = [sorted(found)[94] * 1000 for found in (alone, behind)]
+    p95 = [sorted(medians)[94] * 1000 for medians in (alone, behind)]
     print(f"p95 of the start: {p95[0]:.1f} ms, behind {size} {p95[1]:.1f} ms: {p95[1] / p95[0]:.1f} times that")
     crew.let_end("go")
     await crew.all_in("done", within=60 + size / 100)
@@ -137,7 +137,7 @@ async def delays(crew: Crew) -> list[float]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_how_fast_a_thousand_locks_are_drained(crew: Crew) -> None:
-    """All of them are; the figure is told, and the goal is that of the benchmarks."""
+    """All of them are; the figure is printed, and the benchmarks have the goal."""
     rates = []
     for _ in range(2):
         for locks in (0, 1_000):

@@ -1,4 +1,4 @@
-"""A server that lost its last writes: what its workers have finished is not held for ever under their names."""
+"""A server that lost its last writes: jobs that a worker has finished do not stay leased to it."""
 
 import asyncio
 from collections import Counter
@@ -97,14 +97,14 @@ async def test_a_job_pushed_under_a_call_number_that_the_server_forgot_is_run(ap
         before = await client.hget(calls, worker.name)
         for n in range(20):
             assert await (await echo.enqueue(n)).result(timeout=5) == n
-        await eventually(lambda: _is_at_rest(app, worker.name))
+        await eventually(lambda: _is_idle(app, worker.name))
         await client.hset(calls, worker.name, before)
         for n in range(3):
             assert await (await echo.enqueue(n)).result(timeout=5) == n
         assert await leases_of(engine, worker.name) == []
 
 
-async def _is_at_rest(app: Penstock, worker: str) -> bool:
+async def _is_idle(app: Penstock, worker: str) -> bool:
     engine = app.client.engine
     score = await (await raw(engine)).zscore(engine.keys("idle"), f"!\x1f{worker}")
     return score is not None and not await leases_of(engine, worker)
@@ -159,6 +159,6 @@ async def test_only_answered_leases_that_the_worker_does_not_have_are_released(a
         assert [lease.id for lease in leased.leases] == [jobs[number - 1].id]
     held = HeldJobs.of("w", 4, {2}, [(jobs[2].id, 3)])  # the fifth call was made after this look at what is in hand
     await release_lost(engine, held)
-    found: Any = {job_id for job_id, _ in await leases_of(engine, "w")}
-    assert found == {jobs[n].id for n in (1, 2, 4)}
+    leased_ids: Any = {job_id for job_id, _ in await leases_of(engine, "w")}
+    assert leased_ids == {jobs[n].id for n in (1, 2, 4)}
     await engine.retire("w")

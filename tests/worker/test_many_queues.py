@@ -1,4 +1,4 @@
-"""Many queues cost little: what one lease takes of the server, and how fast a real worker drains them."""
+"""Many queues: what a lease costs the server, and how fast a real worker drains them."""
 
 import statistics
 from typing import Any, Final
@@ -39,7 +39,7 @@ async def _drained(crew: Crew, queues: int) -> float:
 async def test_a_worker_drains_as_many_queues_as_jobs_at_a_quarter_of_the_rate_of_one_queue(crew: Crew) -> None:
     await _drained(crew, 1)
     rates = [(await _drained(crew, 1), await _drained(crew, JOBS)) for _ in range(ROUNDS)]
-    one, many = (statistics.median(found) for found in zip(*rates, strict=True))
+    one, many = (statistics.median(drained) for drained in zip(*rates, strict=True))
     print(f"{one:,.0f} jobs a second on one queue, {many:,.0f} on {JOBS:,}: {many / one:.2f} of the rate; {rates}")
     assert many >= SHARE * one
 
@@ -68,8 +68,8 @@ class Till:
         for _ in range(PAGE // WANT):
             await client.slowlog_reset()
             leases = await self._worker.lease(WANT)
-            found = await client.slowlog_get(-1)
-            self.took += [one["duration"] for one in found if one["command"].startswith((b"FCALL", b"EVALSHA"))]
+            entries = await client.slowlog_get(-1)
+            self.took += [one["duration"] for one in entries if one["command"].startswith((b"FCALL", b"EVALSHA"))]
             for lease in leases:
                 await self._worker.complete(lease)
 

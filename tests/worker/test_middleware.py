@@ -15,25 +15,25 @@ from penstock import (
 
 
 async def test_middleware_wraps_every_run_and_the_first_is_the_outermost(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @app.middleware
     async def outer(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         assert current_job() is job
-        told.append(f"outer {job.attempt}")
+        steps.append(f"outer {job.attempt}")
         try:
             return await call_next()
         finally:
-            told.append("outer ends")
+            steps.append("outer ends")
 
     @app.middleware
     async def inner(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        told.append("inner")
+        steps.append("inner")
         return f"<{await call_next()}>"
 
     @app.task(retries=1, backoff=[0])
     async def text() -> str:
-        told.append("task")
+        steps.append("task")
         if current_job().attempt == 1:
             raise ValueError
         return "x"
@@ -46,7 +46,7 @@ async def test_middleware_wraps_every_run_and_the_first_is_the_outermost(app: Pe
     await app.run_until_idle()
     assert await job.result() == "<x>"
     once = ["inner", "task", "outer ends"]
-    assert told == ["outer 1", *once, "outer 2", *once]
+    assert steps == ["outer 1", *once, "outer 2", *once]
     other = await plain.enqueue()
     await app.run_until_idle()
     assert await other.result() == "<y>"

@@ -1,4 +1,4 @@
-"""What always fails stops only itself: one settle, one schedule, one loop."""
+"""A settle, a schedule or a loop that always fails stops no other."""
 
 import asyncio
 import statistics

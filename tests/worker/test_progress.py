@@ -43,8 +43,8 @@ async def _progress(job: Job[Any]) -> bool:
     return (await job.status()).progress is not None
 
 
-async def _told(app: Penstock, kind: str) -> int:
-    return len([one async for one in app.events(since="0", kinds=[kind]).kept()])
+async def _number_of_events(app: Penstock, kind: str) -> int:
+    return len([event async for event in app.events(since="0", kinds=[kind]).kept()])
 
 
 async def test_progress_is_written_four_times_a_second_at_most_and_the_last_is_kept(app: Penstock) -> None:
@@ -61,7 +61,7 @@ async def test_progress_is_written_four_times_a_second_at_most_and_the_last_is_k
     took = await job.result(timeout=0)
     status = await job.status()
     assert status.progress == (200, 200, "going")
-    assert 2 <= await _told(app, "progress") <= took * 4 + 2
+    assert 2 <= await _number_of_events(app, "progress") <= took * 4 + 2
 
 
 async def test_the_last_progress_is_sent_while_the_job_goes_on(app: Penstock) -> None:
@@ -89,4 +89,4 @@ async def test_progress_from_a_thread_is_paced_too(app: Penstock) -> None:
     job = await count.enqueue()
     await app.run_until_idle()
     assert (await job.status()).progress == (100, 100, "")
-    assert await _told(app, "progress") <= 10
+    assert await _number_of_events(app, "progress") <= 10

@@ -1,4 +1,4 @@
-"""A worker that has nothing to do is sent its next job, and asks for none twice."""
+"""An idle worker is sent its next job, and starts each job once."""
 
 import asyncio
 import random
@@ -14,26 +14,26 @@ from tests.app_helpers import eventually, in_state, on_both
 from tests.engine.factories import raw
 
 
-async def is_at_rest(app: Penstock, workers: int = 1) -> bool:
+async def is_idle(app: Penstock, workers: int = 1) -> bool:
     """Whether so many have nothing to do, and are heard."""
     engine = app.client.engine
     client: Any = await raw(engine)
-    found = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
-    names = [member[2:].decode() for member in found if member.startswith(b"!\x1f")]
-    heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.mailbox(name)) for name in names]
+    members = [bytes(member) for member in await client.zrange(engine.keys("idle"), 0, -1)]
+    names = [member[2:].decode() for member in members if member.startswith(b"!\x1f")]
+    heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.channel(name)) for name in names]
     return len(names) == workers and all(number for _, number in heard)
 
 
-def letters_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def pushed_messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What workers are sent from now on."""
-    found, take = [], Fetcher.job_pushed
+    messages, take = [], Fetcher.job_pushed
 
-    def note(self: Fetcher, letter: bytes) -> None:
-        found.append(letter)
-        take(self, letter)
+    def note(self: Fetcher, message: bytes) -> None:
+        messages.append(message)
+        take(self, message)
 
     monkeypatch.setattr(Fetcher, "job_pushed", note)
-    return found
+    return messages
 
 
 @on_both
@@ -42,12 +42,12 @@ async def test_the_next_job_of_an_idle_worker_is_pushed_to_it(app: Penstock, mon
     async def double(n: int, padding: str = "") -> int:
         return 2 * n
 
-    letters = letters_of(monkeypatch)
+    messages = pushed_messages(monkeypatch)
     async with app.worker(concurrency=2):
         for n, padding in enumerate(["", "." * 300, "." * 3000]):
-            await eventually(lambda: is_at_rest(app))
+            await eventually(lambda: is_idle(app))
             assert await (await double.enqueue(n, padding)).result(timeout=5) == 2 * n
-            assert len(letters) == n + 1
+            assert len(messages) == n + 1
 
 
 async def test_a_worker_that_runs_a_job_is_woken_for_others(app: Penstock, monkeypatch: Any) -> None:
@@ -61,13 +61,13 @@ async def test_a_worker_that_runs_a_job_is_woken_for_others(app: Penstock, monke
     async def second() -> str:
         return "while the first one runs"
 
-    letters = letters_of(monkeypatch)
+    messages = pushed_messages(monkeypatch)
     async with app.worker(concurrency=2):
-        await eventually(lambda: is_at_rest(app))
+        await eventually(lambda: is_idle(app))
         slow = await first.enqueue()
         await in_state(slow, "running")
         assert await (await second.enqueue()).result(timeout=5) == "while the first one runs"
-        assert len(letters) == 1
+        assert len(messages) == 1
         go.set()
         await slow.result(timeout=5)
 
@@ -77,7 +77,7 @@ async def test_a_worker_that_stops_gives_its_pushed_job_back(app: Penstock) -> N
     async def anything() -> None: ...
 
     async with app.worker() as worker:
-        await eventually(lambda: is_at_rest(app))
+        await eventually(lambda: is_idle(app))
         worker._slots.is_draining = True
         job = await anything.enqueue()
         await in_state(job, "ready")
@@ -91,9 +91,9 @@ async def test_a_job_pushed_to_a_worker_that_lost_the_message_runs_at_its_next_l
     async def answer() -> int:
         return 42
 
-    monkeypatch.setattr(Fetcher, "job_pushed", lambda _fetcher, _letter: None)
+    monkeypatch.setattr(Fetcher, "job_pushed", lambda _fetcher, _message: None)
     async with app.worker() as worker:
-        await eventually(lambda: is_at_rest(app))
+        await eventually(lambda: is_idle(app))
         job = await answer.enqueue()
         await in_state(job, "running")
         worker._fetcher.work_arrived()
@@ -159,6 +159,6 @@ def test_calls_that_pushed_jobs_answer_are_numbered_without_gaps() -> None:
     assert numbers.mark_pushed(4)  # lost
     assert (numbers.answered_up_to, numbers.take()) == (4, 5)
     assert numbers.mark_pushed(5)
-    numbers.give_back(5)  # its answer was lost, and had come by letter before
+    numbers.give_back(5)  # its answer was lost, and the job had been pushed before
     assert numbers.take() == 6
     assert not numbers.mark_pushed(8)

@@ -1,4 +1,4 @@
-"""The observable queue: jobs taken by hand."""
+"""The stream of a queue: jobs taken by hand."""
 
 import asyncio
 
@@ -9,8 +9,8 @@ from penstock.engine.read.views import Views
 
 
 async def _counts(app: Penstock, queue: str = "mail") -> dict[str, int]:
-    found = (await Views(app.client.engine).counts()).get(queue, {})
-    return {state: number for state, number in found.items() if number}
+    counts = (await Views(app.client.engine).counts()).get(queue, {})
+    return {state: number for state, number in counts.items() if number}
 
 
 async def test_leaving_a_lease_completes_its_job(app: Penstock) -> None:
@@ -46,7 +46,7 @@ async def test_an_exception_fails_the_job_by_its_task_s_policy_and_goes_on(app: 
                     assert taken.attempt == attempt
                     raise ValueError("no")
     status = await job.status()
-    assert (status.state, [one.type for one in status.attempts]) == ("dead", ["ValueError"] * 2)
+    assert (status.state, [attempt.type for attempt in status.attempts]) == ("dead", ["ValueError"] * 2)
 
 
 @pytest.mark.parametrize(("steer", "state"), [(Snooze("1h"), "scheduled"), (Bury("bad"), "dead")])

@@ -1,4 +1,4 @@
-"""What becomes of an outcome that a stream was given, when its handler or the server goes away meanwhile."""
+"""The settles of a stream whose handler is cancelled, or whose server is away, meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -188,4 +188,4 @@ async def test_a_settle_that_the_server_refuses_delays_no_other_job_and_is_done_
         await failing
         await following.release()
     status = await jobs[0].status()
-    assert (status.state, [one.type for one in status.attempts]) == ("scheduled", ["ValueError"])
+    assert (status.state, [attempt.type for attempt in status.attempts]) == ("scheduled", ["ValueError"])

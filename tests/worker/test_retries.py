@@ -49,10 +49,10 @@ async def test_retries_wait_as_the_backoff_says_and_then_the_job_is_dead(app: Pe
     assert all(planned <= wait < planned + 0.25 for planned, wait in zip((0.06, 0.12, 0.18), waits, strict=True))
     status = await job.status()
     assert (status.state, status.reason, status.attempt) == ("dead", "retries_exhausted", 4)
-    assert [(one.number, one.type, one.message) for one in status.attempts] == [
+    assert [(attempt.number, attempt.type, attempt.message) for attempt in status.attempts] == [
         (number, "ValueError", f"attempt {number}") for number in range(1, 5)
     ]
-    assert all(one.started <= one.ended for one in status.attempts)
+    assert all(attempt.started <= attempt.ended for attempt in status.attempts)
 
 
 async def test_a_list_of_delays_is_followed_and_its_last_repeats(app: Penstock) -> None:
@@ -105,9 +105,9 @@ async def test_retry_on_and_give_up_on_decide_by_class_and_its_parents(app: Pens
 
     jobs = [await task.enqueue(which) for task in (retried, given_up) for which in range(4)]
     await app.run_until_idle()
-    found = [((await job.status()).attempt, (await job.status()).reason) for job in jobs]
+    outcomes = [((await job.status()).attempt, (await job.status()).reason) for job in jobs]
     twice, once = (2, "retries_exhausted"), (1, "given_up")
-    assert found == [twice, twice, once, once, once, twice, once, once]
+    assert outcomes == [twice, twice, once, once, once, twice, once, once]
 
 
 async def test_retry_on_and_give_up_on_of_one_call_replace_the_tasks(app: Penstock) -> None:
@@ -127,25 +127,25 @@ async def test_retry_on_and_give_up_on_of_one_call_replace_the_tasks(app: Pensto
 
 
 async def test_a_task_may_ask_for_a_retry_a_snooze_or_the_dead_letter(app: Penstock) -> None:
-    told: list[tuple[str, int]] = []
+    runs: list[tuple[str, int]] = []
 
     @app.task(retries=2, backoff=["1h"])
     async def retry() -> str:
-        told.append(("retry", current_job().attempt))
+        runs.append(("retry", current_job().attempt))
         if current_job().attempt <= 2:
             raise Retry("20ms")
         return "third time"
 
     @app.task(retries=0)
     def snooze() -> str:
-        told.append(("snooze", current_job().attempt))
-        if len([one for one in told if one[0] == "snooze"]) <= 3:
+        runs.append(("snooze", current_job().attempt))
+        if len([run for run in runs if run[0] == "snooze"]) <= 3:
             raise Snooze("20ms")
         return "awake"
 
     @app.task(retries=5)
     async def bury() -> None:
-        told.append(("bury", current_job().attempt))
+        runs.append(("bury", current_job().attempt))
         raise Bury("hopeless")
 
     async with app.worker():
@@ -154,7 +154,7 @@ async def test_a_task_may_ask_for_a_retry_a_snooze_or_the_dead_letter(app: Penst
         assert await second.result(timeout=5) == "awake"
         with pytest.raises(JobFailed, match="hopeless"):
             await third.result(timeout=5)
-    assert Counter(told) == Counter([("retry", 1), ("retry", 2), ("retry", 3), ("bury", 1), *[("snooze", 1)] * 4])
+    assert Counter(runs) == Counter([("retry", 1), ("retry", 2), ("retry", 3), ("bury", 1), *[("snooze", 1)] * 4])
     assert (await second.status()).attempt == 1
     assert (await third.status()).reason == "hopeless"
 

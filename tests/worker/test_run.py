@@ -48,11 +48,11 @@ async def test_current_job_knows_its_job(url: str, kind: str) -> None:
         yield "the state"
 
     app = Penstock(namespace(), url=url, lifespan=lifespan)
-    found: list[tuple[Any, ...]] = []
+    seen_jobs: list[tuple[Any, ...]] = []
     fences: list[int] = []
 
     def look() -> None:
-        found.append(seen(current_job()))
+        seen_jobs.append(seen(current_job()))
         fences.append(current_job().fence)
         if current_job().attempt == 1:
             raise ValueError
@@ -68,9 +68,9 @@ async def test_current_job_knows_its_job(url: str, kind: str) -> None:
     job: Job[None] = await (on_loop if kind == "async" else in_thread).enqueue()
     other: Job[None] = await (on_loop if kind == "async" else in_thread).using(tags=[]).enqueue()
     await app.run_until_idle(concurrency=1)
-    mine = [one for one in found if one[0] == job.id]
+    mine = [one for one in seen_jobs if one[0] == job.id]
     assert mine == [(job.id, attempt, ("red", "blue"), "the state", False, False, "q", kind) for attempt in (1, 2)]
-    assert {one[2] for one in found if one[0] == other.id} == {()}
+    assert {job[2] for job in seen_jobs if job[0] == other.id} == {()}
     assert sorted(set(fences)) == fences
     assert all(isinstance(fence, int) for fence in fences)
     client = await app.client.endpoint.client()
@@ -107,13 +107,13 @@ async def test_every_job_runs_in_a_context_of_its_own(app: Penstock) -> None:
 
 
 async def test_the_lifespan_is_around_the_worker_and_its_last_job(url: str) -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     @contextlib.asynccontextmanager
     async def lifespan() -> AsyncIterator[list[str]]:
-        told.append("begin")
-        yield told
-        told.append("end")
+        steps.append("begin")
+        yield steps
+        steps.append("end")
 
     app = Penstock(namespace(), url=url, lifespan=lifespan)
 
@@ -125,7 +125,7 @@ async def test_the_lifespan_is_around_the_worker_and_its_last_job(url: str) -> N
     job = await slow.enqueue()
     async with app.worker():
         await in_state(job, "running")
-    assert told == ["begin", "ran", "end"]
+    assert steps == ["begin", "ran", "end"]
     client = await app.client.endpoint.client()
     await client.delete(*app.client.engine.all_keys())
     await app.aclose()

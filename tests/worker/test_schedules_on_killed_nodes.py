@@ -107,15 +107,15 @@ def _nominal(job_id: str) -> int:
 async def _overlaps(engine: Engine) -> list[str]:
     """Jobs of schedules that may not overlap which were made while the one before was unfinished."""
     unfinished: dict[str, set[str]] = {"skip": set(), "queue": set()}
-    found, after, finished = list[str](), "-", {"complete", "bury", "cancel", "expire"} | FINISHED
+    overlaps, after, finished = list[str](), "-", {"complete", "bury", "cancel", "expire"} | FINISHED
     while events := await Views(engine).events(after):
         after = events[-1].id
         for event in events:
             if event.task not in unfinished or event.verb.endswith("_cron"):
                 continue
             if event.verb == "enqueue":
-                found += [event.job for _ in unfinished[event.task]]
+                overlaps += [event.job for _ in unfinished[event.task]]
                 unfinished[event.task].add(event.job)
             elif event.verb in finished or event.note == "crash_loop":
                 unfinished[event.task].discard(event.job)
-    return found
+    return overlaps

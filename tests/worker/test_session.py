@@ -77,7 +77,7 @@ async def _two_trips_are_held_back(worker: Any, proxy: Any) -> None:
     await eventually(lambda: not fetcher.requested)
     proxy.stall("requests")
     fetcher.work_arrived()
-    await eventually(lambda: fetcher.requested >= 4)  # a mailbox that opens asks, too
+    await eventually(lambda: fetcher.requested >= 4)  # a subscription that opens asks, too
     fetcher.work_arrived()
     await eventually(lambda: fetcher.requested == 8)
 
@@ -197,7 +197,7 @@ async def test_a_stream_hands_out_nothing_that_came_with_an_answer_older_than_it
 
 async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Penstock) -> None:
     gate = asyncio.Event()
-    told: list[Any] = []
+    errors: list[Any] = []
 
     @app.task
     async def slow(x: int) -> int:
@@ -207,7 +207,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Pe
             try:
                 await current_job().progress(1)
             except StaleLease as error:
-                told.append(error)
+                errors.append(error)
                 raise
         return 10 * x + attempt
 
@@ -222,9 +222,9 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_under_a_new_name(app: Pe
         gate.set()
         assert await job.result(timeout=5) == 12
         assert await (await slow.enqueue(2)).result(timeout=5) == 21
-        assert len(told) == 1
+        assert len(errors) == 1
         assert [node.worker for node in await app.client.views.workers()] == [worker.name]
-    assert [one.outcome for one in (await job.status()).attempts] == ["crash"]
+    assert [attempt.outcome for attempt in (await job.status()).attempts] == ["crash"]
 
 
 async def _attempt(job: Job[Any], number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Workers of different code side by side: nobody is given jobs of tasks that only another worker knows."""
+"""Workers of different code side by side: no worker is given a job of a task that only another one knows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,12 +61,16 @@ async def _events(app: Penstock, verb: str) -> list[Event]:
     return [event for event in await app.client.views.events("-") if event.verb == verb]
 
 
-async def _are_asleep(app: Penstock, workers: int) -> bool:
+async def _are_idle(app: Penstock, workers: int) -> bool:
     """Whether so many workers have nothing to do, and are heard."""
     engine = app.client.engine
     client: Any = await raw(engine)
-    names = [bytes(one)[2:].decode() for one in await client.zrange(engine.keys("idle"), 0, -1) if one[:2] == b"!\x1f"]
-    heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.mailbox(name)) for name in names]
+    names = [
+        bytes(member)[2:].decode()
+        for member in await client.zrange(engine.keys("idle"), 0, -1)
+        if member[:2] == b"!\x1f"
+    ]
+    heard = [await client.execute_command("PUBSUB", "SHARDNUMSUB", engine.keys.channel(name)) for name in names]
     return len(names) == workers and all(number for _, number in heard)
 
 
@@ -88,7 +92,7 @@ async def test_a_job_for_idle_workers_starts_at_the_one_that_knows_it(app: Penst
     knows = {"old": app, "new": newer}
     async with app.worker(), newer.worker():
         for task in ("old", "new", "new", "old"):
-            await eventually(lambda: _are_asleep(app, 2))
+            await eventually(lambda: _are_idle(app, 2))
             job = await knows[task].tasks[task].enqueue()
             assert await job.result(timeout=4.5) == id(knows[task])
     assert await _events(app, "snooze") == []
@@ -100,7 +104,7 @@ async def test_many_idle_workers_that_do_not_know_a_job_are_no_hindrance(app: Pe
         for _ in range(12):
             await stack.enter_async_context(newer.worker(concurrency=2))
         await stack.enter_async_context(app.worker(concurrency=2))
-        await eventually(lambda: _are_asleep(app, 13))
+        await eventually(lambda: _are_idle(app, 13))
         old = app.tasks["old"]
         jobs = await app.enqueue_many(old.call(f"{n}") for n in range(8))
         answers = await asyncio.gather(*(job.result(timeout=4.5) for job in jobs))

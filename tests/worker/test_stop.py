@@ -18,18 +18,18 @@ from tests.engine.factories import header_of
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(app: Penstock, kind: str) -> None:
     gate = threading.Event()
-    told: list[bool] = []
+    steps: list[bool] = []
 
     @app.task
     async def on_loop() -> int:
         await asyncio.to_thread(gate.wait, 5)
-        told.append(current_job().shutting_down)
+        steps.append(current_job().shutting_down)
         return 1
 
     @app.task
     def in_thread() -> int:
         gate.wait(5)
-        told.append(current_job().shutting_down)
+        steps.append(current_job().shutting_down)
         return 1
 
     task = on_loop if kind == "async" else in_thread
@@ -42,7 +42,7 @@ async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(ap
     await eventually(lambda: worker._slots.is_draining)
     gate.set()
     await working
-    assert told == [True]
+    assert steps == [True]
     assert await first.result() == 1
     assert (await second.status()).state == "ready"
     assert await app.client.views.workers() == []
@@ -51,18 +51,18 @@ async def test_a_worker_that_stops_lets_running_jobs_finish_and_takes_no_more(ap
 
 
 async def test_jobs_that_outlast_the_grace_go_back_without_using_an_attempt(app: Penstock) -> None:
-    told: list[str] = []
+    steps: list[str] = []
     begun = asyncio.Event()
 
     @app.task(retries=0)
     async def slow() -> int:
-        if told:
+        if steps:
             return current_job().attempt
         begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.append(f"stopped: {current_job().cancelling}")
+            steps.append(f"stopped: {current_job().cancelling}")
             raise
         return 0
 
@@ -76,7 +76,7 @@ async def test_jobs_that_outlast_the_grace_go_back_without_using_an_attempt(app:
     assert header.seq < (await header_of(app.client.engine, second.id)).seq
     await app.run_until_idle()
     assert await first.result() == 1
-    assert told == ["stopped: False"]
+    assert steps == ["stopped: False"]
 
 
 async def test_a_cancelled_worker_stops_as_orderly(app: Penstock) -> None:

@@ -70,11 +70,11 @@ def test_no_thread_keeps_the_program_from_ending(own_server: Server) -> None:
 async def test_a_supervisor_ends_in_time(tmp_path: Path, own_server: Server, fate: Callable[[Server], None]) -> None:
     async with crew_at(tmp_path, own_server.url) as crew:
         worker = await crew.started("-c", "4", "--grace", f"{GRACE:g}s")
-        await crew.tasks.until.enqueue("told")
+        await crew.tasks.until.enqueue("go")
         await crew.tasks.until.enqueue("never")
         await crew.until_started(2)
         fate(own_server)
-        crew.let_end("told")
+        crew.let_end("go")
         began = time.monotonic()
         assert await crew.stop(worker, within=30) == 0
         assert time.monotonic() - began < GRACE + 2 + BUSY, crew.log()

@@ -1,4 +1,4 @@
-"""Suspects, jobs that were there at two crashes: they run apart, nobody waits for them, their death is their own."""
+"""Suspects, jobs that ran at two crashes: they run in processes of their own and are charged alone."""
 
 import json
 import os
@@ -28,7 +28,7 @@ async def test_other_jobs_start_and_end_while_an_innocent_suspect_runs(crew: Cre
     others = [await crew.tasks.quick.enqueue(n) for n in range(10)]
     for n, other in enumerate(others):
         assert await other.result(timeout=30) == n
-    assert {one.pid for one in crew.lines() if one.job != job.id}.isdisjoint({line.pid})
+    assert {line.pid for line in crew.lines() if line.job != job.id}.isdisjoint({line.pid})
     crew.let_end("go")
     assert await job.result(timeout=30) == line.pid
     header = await crew.header(job)

@@ -1,4 +1,4 @@
-"""Many at one instant, and a million that wait: nothing is lost, and no script takes long."""
+"""A hundred thousand jobs due at one instant, and a million that wait: none is lost, and no script takes long."""
 
 import asyncio
 import time

@@ -59,7 +59,7 @@ class Batch:
         self._client = client
         self._tasks = tasks
         self._new = new
-        self._is_open = is_open  #: known to be stored
+        self._is_open = is_open  #: whether it is known to be stored
         self._on_error: OnError = on_error
         self._last_headers: tuple[Header, Header] | None = None  #: of the last call and of the member made of it
         self.id = new.id
@@ -186,7 +186,7 @@ class Batch:
 
     async def running(self) -> int:
         """How many of its own members run now."""
-        return (await LaneViews(self._client().engine.script_client).one(f"batch:{self.id}")).in_use
+        return (await LaneViews(self._client().engine.script_client).lane(f"batch:{self.id}")).in_use
 
     async def wait(self, timeout: Duration | None = None) -> BatchStatus:
         """Wait for its end, from any process; TimeoutError if it has not ended by then."""
@@ -280,7 +280,7 @@ class Batch:
             raise PenstockError(f"batch {self.id} is being cancelled: try again when it has ended")
 
     async def work_off(self, what: Literal["cancel", "retry"]) -> int:
-        """Finish page by page what one of these two began; returns how many members it concerned."""
+        """Finish the remaining steps of one of these two, page by page; returns the number of members."""
         members, more = 0, True
         while more:
             moved, _, _, more = await self._client().engine.do_chores(what, self.id)

@@ -1,4 +1,4 @@
-"""Checks what a batch is opened with and what is added to it, and makes the errors of refusals."""
+"""Checks the options and members of batches, and makes the errors of refusals."""
 
 import secrets
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.api.lane import check_limit
 from penstock.api.task import Call, Task
-from penstock.engine.engine import DEEPEST, NewBatch
+from penstock.engine.engine import MAX_BATCH_DEPTH, NewBatch
 from penstock.engine.record.record import pack
 from penstock.errors import BadArguments, BadOption, BatchNotFound, BatchSealed, PenstockError
 from penstock.model.batch_state import BatchSpec, BatchStatus, Ending
@@ -65,7 +65,7 @@ def check_opened(new: NewBatch, word: str) -> None:
             " until it is forgotten (keep)"
         )
     if word == "deep":
-        raise BadOption(f"batch {new.name!r}: not more than {DEEPEST} batches are inside each other")
+        raise BadOption(f"batch {new.name!r}: not more than {MAX_BATCH_DEPTH} batches are inside each other")
     if word != "created":
         raise refusal(new.parent, word)
 
@@ -92,7 +92,7 @@ def check_call(call: object, tasks: Mapping[str, AnyTask], where: str = "a batch
 
 
 def _ending(what: str, task: AnyTask | None, sample: BatchStatus) -> Ending:
-    """The job that a batch makes at its end, with a gap in its payload where the scripts put the status."""
+    """The job that a batch makes at its end; the scripts put the status into a gap in its payload."""
     if task is None:
         return Ending()
     if not isinstance(task, Task):

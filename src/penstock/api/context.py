@@ -48,7 +48,7 @@ class JobContext(msgspec.Struct, eq=False):
     _sink: Sink | None = None
     _sent_at: float = 0.0  #: when progress was last sent
     unsent: str = ""  #: progress to send
-    pending: Any = None  #: the sink's, for lines that it wrote
+    pending: Any = None  #: the sink's record of lines that are not sent yet
     cancelling: bool = False  #: cancelling it was requested
     shutting_down: bool = False  #: the worker is about to stop
 
@@ -94,11 +94,11 @@ class JobContext(msgspec.Struct, eq=False):
     @property
     def fence(self) -> int:
         """Grows with every start of any job of the app; a resource may refuse an older one."""
-        return self._lease.found.fence
+        return self._lease.running.fence
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags it was enqueued with; none if its payload is not ours."""
+        """The tags it was enqueued with; empty if its payload cannot be read."""
         try:
             return tuple(open_envelope(self._lease.payload).tags)
         except msgspec.MsgspecError:
@@ -163,7 +163,7 @@ class JobContext(msgspec.Struct, eq=False):
 
 
 def current_job() -> JobContext:
-    """The job that is running here; an error outside of one."""
+    """The job that is running here; raises an error outside of a job."""
     try:
         return _current.get()
     except LookupError:

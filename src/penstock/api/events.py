@@ -83,7 +83,7 @@ class Events:
         self._since = since
         self._place, self._seen = _place(since)
         self._buffer: deque[Event] = deque()
-        self._has_connected = False  #: the server was reached once: from then on an outage is waited out
+        self._has_connected = False  #: whether the server was reached once: from then on an outage is waited out
 
     def __aiter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class Events:
         if page.entries:
             self._place = page.entries[-1].id
         elif page.here is None:
-            self._place = BEGINNING  # whatever comes is new
+            self._place = BEGINNING  # every entry from now on is new
         return bool(page.entries)
 
     async def _begin(self) -> bool:

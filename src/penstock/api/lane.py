@@ -43,7 +43,7 @@ class LaneControl:
 
     async def status(self) -> LaneStatus:
         """Its limit, the jobs that hold its slots, and how many wait."""
-        return await LaneViews(self._client().engine.script_client).one(self._stored)
+        return await LaneViews(self._client().engine.script_client).lane(self._stored)
 
     status_sync = blocking(status)
 

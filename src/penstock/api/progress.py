@@ -70,7 +70,7 @@ def left(seconds: float) -> str:
 
 
 def bar(status: BatchStatus, room: int) -> str:
-    """A bar as wide as the room allows; empty if there is hardly any."""
+    """A bar as wide as there is room for; empty if there is hardly any."""
     size = min(room, _MAX_BAR)
     if size < 8 or not status.total:
         return ""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.api.lane import check_limit
 from penstock.api.program import Program
-from penstock.api.selection import Selection, Told, choose
+from penstock.api.selection import ProgressCallback, Selection, choose
 from penstock.engine.transport.blocking import blocking
 from penstock.errors import BadOption
 
@@ -63,11 +63,13 @@ class QueueControl:
 
     status_sync = blocking(status)
 
-    async def purge(self, told: Told | None = None) -> int:
+    async def purge(self, on_progress: ProgressCallback | None = None) -> int:
         """Cancel all jobs that wait in it (reason `purged`) and return how many; running ones continue."""
         cancelled = 0
         for state in ("scheduled", "held", "ready"):
-            cancelled += await Selection(self._client, choose(queue=self.name, state=state)).cancel("purged", told)
+            cancelled += await Selection(self._client, choose(queue=self.name, state=state)).cancel(
+                "purged", on_progress
+            )
         return cancelled
 
     def purge_sync(self) -> int:

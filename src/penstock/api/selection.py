@@ -15,8 +15,8 @@ from penstock.model.durations import Duration, milliseconds
 from penstock.model.header import STATES, State
 from penstock.model.options import queue_name, unknown
 
-Told = Callable[[int], None]  #: called with the number of jobs processed so far
-# Held before ready: a held job that becomes ready meanwhile is then still met.
+ProgressCallback = Callable[[int], None]  #: called with the number of jobs processed so far
+# Held before ready: a held job that becomes ready meanwhile is then found among the ready ones.
 _ACTIVE: Final[tuple[State, ...]] = ("scheduled", "held", "ready", "running")
 _WAITING: Final[tuple[State, ...]] = ("scheduled", "held", "ready")
 _MAX_PASSES: Final = 3
@@ -93,37 +93,37 @@ class Selection:
         page = await self._listing().page(wanted, cursor, newest=self._is_newest_first(), contents=True, most=most)
         return [_status(job) for job in page.jobs], page.cursor
 
-    async def count(self, told: Told | None = None) -> int:
+    async def count(self, on_progress: ProgressCallback | None = None) -> int:
         """How many jobs match."""
         number = 0
         async for _ in self._headers((self._choice.state,), newest=False):
             number += 1
-            if told is not None and number % PAGE == 0:
-                told(number)
+            if on_progress is not None and number % PAGE == 0:
+                on_progress(number)
         return number
 
-    async def retry(self, told: Told | None = None) -> int:
+    async def retry(self, on_progress: ProgressCallback | None = None) -> int:
         """Run the dead ones (or, with `state="cancelled"`, the cancelled ones) again; returns how many."""
         state = self._choice.state or "dead"
         if state not in {"dead", "cancelled"}:
             raise BadOption(f"state={state!r}: only dead and cancelled jobs can be run again")
-        return await self._apply((state,), self._client().engine.revive, {"ok"}, told, settled=True)
+        return await self._apply((state,), self._client().engine.revive, {"ok"}, on_progress, settled=True)
 
-    async def discard(self, told: Told | None = None) -> int:
+    async def discard(self, on_progress: ProgressCallback | None = None) -> int:
         """Forget the finished ones, except for their ids; returns how many."""
         states = ("done", "dead", "cancelled") if self._choice.state is None else (self._choice.state,)
-        return await self._apply(states, self._client().engine.discard, {"ok"}, told, settled=True)
+        return await self._apply(states, self._client().engine.discard, {"ok"}, on_progress, settled=True)
 
-    async def cancel(self, reason: str = "cancelled", told: Told | None = None) -> int:
+    async def cancel(self, reason: str = "cancelled", on_progress: ProgressCallback | None = None) -> int:
         """Cancel waiting ones and ask running ones to stop; returns how many."""
         states = _ACTIVE if self._choice.state is None else (self._choice.state,)
 
         def call(ids: Sequence[str]) -> ScriptCall[list[str]]:
             return self._client().engine.cancel(ids, reason)
 
-        return await self._apply(states, call, {"cancelled", "cancelling"}, told)
+        return await self._apply(states, call, {"cancelled", "cancelling"}, on_progress)
 
-    async def move(self, queue: str, told: Told | None = None) -> int:
+    async def move(self, queue: str, on_progress: ProgressCallback | None = None) -> int:
         """Move waiting ones to another queue; returns how many."""
         target = queue_name(queue)
         states = _WAITING if self._choice.state is None else (self._choice.state,)
@@ -131,27 +131,27 @@ class Selection:
         def call(ids: Sequence[str]) -> ScriptCall[list[str]]:
             return self._client().engine.transfer(ids, target)
 
-        return await self._apply(states, call, {"ok"}, told, leave_out=target)
+        return await self._apply(states, call, {"ok"}, on_progress, leave_out=target)
 
     async def _apply(
         self,
         states: Sequence[str],
         call: Callable[[Sequence[str]], ScriptCall[list[str]]],
         accepted: set[str],
-        told: Told | None,
+        on_progress: ProgressCallback | None,
         *,
         settled: bool = False,
         leave_out: str | None = None,
     ) -> int:
-        """Call it page by page, also for jobs that come into these states meanwhile, but not for newer jobs."""
+        """Apply the call page by page, also to jobs that enter these states meanwhile, but not to newer jobs."""
         start, done = await self._client().views.now(), 0
         for _ in range(1 if settled else _MAX_PASSES):
             before = done
             async for page in self._pages(states, start, settled=settled, leave_out=leave_out):
                 words = await call(page)
                 done += sum(word in accepted for word in words)
-                if told is not None:
-                    told(done)
+                if on_progress is not None:
+                    on_progress(done)
             if done == before or "running" in states:
                 break
         return done

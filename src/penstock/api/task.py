@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _ENQUEUE_HINT = ": send a job with await task.enqueue(…), or task.enqueue_sync(…) from blocking code"
 _OPTIONS_HINT = ": send a job with task.using(delay=…).enqueue(…), or .enqueue_sync(…) from blocking code"
-#: what other libraries call it → the hint for it
+#: name in other libraries → the hint for it
 _NAMES_ELSEWHERE = dict.fromkeys(("delay", "send", "kiq", "submit", "defer"), _ENQUEUE_HINT) | dict.fromkeys(
     ("apply_async", "send_with_options", "schedule", "enqueue_in", "enqueue_at"), _OPTIONS_HINT
 )
@@ -151,7 +151,7 @@ class Task(Generic[P, R, T]):
         return Job(self._client(), job_id, self._decode, False, self.options.redact, watched)  # noqa: FBT003 - in C, by place
 
     def placed(self, answer: EnqueueAnswer, client: Client) -> Job[R]:
-        """A handle on the job that a call made or found."""
+        """A handle on the job that a call created or that existed already."""
         return Job(client, answer.id, self._decode, answer.word == "created", self.options.redact)
 
     def payload_around(self, parameter: str) -> tuple[bytes, bytes]:
@@ -188,7 +188,7 @@ class Task(Generic[P, R, T]):
         return self._head
 
     def _wrapped(self, packed: bytes, status: str = "") -> bytes:
-        """A payload: the arguments, and the options for workers in which this call differs from its task."""
+        """A payload: the arguments, and the worker's options that differ from the task's."""
         options, changed = self.options, self._changed
         return encode(
             Envelope(
@@ -211,7 +211,7 @@ class Task(Generic[P, R, T]):
         return unique if "unique" in self._changed else free_text(self._fill(unique, bound), "unique")
 
     def _lanes(self, bound: dict[str, Any]) -> list[str]:
-        """The locks and lanes of one call, as its header has them."""
+        """The locks and lanes of one call, as they are stored in its header."""
 
         def filled(what: str) -> Callable[[str], str]:
             return str if what in self._changed else lambda text: self._fill(text, bound, what)
@@ -244,7 +244,7 @@ class Task(Generic[P, R, T]):
 class _NameElsewhere:
     """An attribute that tasks of other libraries have: its error says what it is called here.
 
-    A `__getattr__` of tasks would do the same, but make every attribute of theirs take twice the time.
+    A `__getattr__` of tasks would do the same, but make every attribute access of tasks take twice the time.
     """
 
     def __init__(self, name: str, hint: str) -> None:

@@ -29,7 +29,7 @@ from penstock.cli.options import with_target
 from penstock.cli.output import Printer, Row, clean, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
-from penstock.engine.read.dead_groups import MOST, DeadGroup, DeadGroups
+from penstock.engine.read.dead_groups import MAX_GROUPS, DeadGroup, DeadGroups
 from penstock.errors import JobNotFound, PenstockError
 
 _BATCH_NOT_ENDED = ("stays, for its batch has not ended", "stay, for their batches have not ended")
@@ -70,7 +70,7 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     else:
         print_table(_COLUMNS, [_cells(group) for group in groups[:limit]])
         if len(groups) > limit:
-            more = "or more " if len(groups) == MOST else ""
+            more = "or more " if len(groups) == MAX_GROUPS else ""
             click.echo(f"{plural(len(groups) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
 
 

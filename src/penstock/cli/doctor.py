@@ -13,7 +13,7 @@ from penstock.cli.options import with_target
 from penstock.cli.output import Printer, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
-from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, repaired
 from penstock.engine.transport.plain_commands import unavailable_on_error
 
 _MAX_FINDINGS = 50  #: in a table
@@ -42,7 +42,7 @@ def doctor(target: Target, printer: Printer, *, do_fix: bool, yes: bool) -> None
         if not printer.is_json:
             _print(report)
         number = sum(finding["fixable"] for finding in report["findings"])
-        confirm(f"{plural(number, 'finding', 'findings')} can be mended. Go on?", yes=yes)
+        confirm(f"{plural(number, 'finding', 'findings')} can be repaired. Go on?", yes=yes)
         report = run(client, lambda client: _fix(client, tasks))
     if printer.is_json:
         print_json(report)
@@ -62,7 +62,7 @@ async def _fix(client: Client, tasks: frozenset[str]) -> dict[str, Any]:
         before = await examine(client.engine, tasks)
         await fix(client.engine)
         after = await examine(client.engine, tasks)
-        return await _as_json(client, after, mended(before, after))
+        return await _as_json(client, after, repaired(before, after))
 
 
 async def _as_json(client: Client, diagnosis: Doctor, fixed: Sequence[Diagnosis]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _print(report: dict[str, Any]) -> None:
     print_fields(fields)
     if not report["counts_checked"]:
         click.echo("jobs were moving all the time: totals were not compared", err=True)
-    _print_findings("mended", report["fixed"])
+    _print_findings("repaired", report["fixed"])
     _print_findings("wrong", wrong)
     _print_findings("advice", report["advice"])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from penstock.api.selection import Choice, Selection, Told, choose
+from penstock.api.selection import Choice, ProgressCallback, Selection, choose
 from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.options import duration
 from penstock.cli.output import Printer, plural, print_json
@@ -65,7 +65,7 @@ def run_on_matching(
     client: Client,
     printer: Printer,
     choice: Choice,
-    action: Callable[[Selection, Told], Awaitable[int]],
+    action: Callable[[Selection, ProgressCallback], Awaitable[int]],
     verb: str,
     *,
     dry_run: bool,
@@ -115,7 +115,7 @@ def _print(row: dict[str, int], text: str, printer: Printer) -> None:
         click.echo(text)
 
 
-def _progress(verb: str) -> Told:
+def _progress(verb: str) -> ProgressCallback:
     """Shows on a terminal how many jobs are done so far."""
     if not sys.stderr.isatty():
         return lambda _: None

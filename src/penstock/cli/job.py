@@ -144,7 +144,7 @@ def cancel(
             target.open_client(),
             printer,
             choice,
-            lambda jobs, progress: jobs.cancel(told=progress),
+            lambda jobs, progress: jobs.cancel(on_progress=progress),
             "cancelled",
             dry_run=dry_run,
             question="Cancel {them}?",

@@ -75,7 +75,7 @@ def _stored_name(name: str, *, lock: bool) -> str:
 
 
 async def _status(client: Client, name: str, *, lock: bool) -> LaneStatus:
-    return await LaneViews(client.engine.script_client).one(_stored_name(name, lock=lock))
+    return await LaneViews(client.engine.script_client).lane(_stored_name(name, lock=lock))
 
 
 def _row(status: LaneStatus, *, holders: bool = False) -> Row:

@@ -175,7 +175,7 @@ def _pause_tasks(
         rows: list[Row] = []
         for task in tasks:
             lane = f"task:{task_name(task)}"
-            before = await LaneViews(client.engine.script_client).one(lane)
+            before = await LaneViews(client.engine.script_client).lane(lane)
             await client.engine.tune(lane, paused=paused)
             rows.append({"task": task, "paused": paused, "changed": before.paused != paused})
         return rows

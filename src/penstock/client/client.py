@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Everything that tasks, jobs and workers of one app share."""
+    """What the tasks, jobs and workers of one app share."""
 
     def __init__(
         self,

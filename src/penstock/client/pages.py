@@ -1,9 +1,9 @@
-"""Iterables of either kind, and jobs from them in pages that one script call takes."""
+"""Pages of jobs, as many as one script call takes, from ordinary and async iterables."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.engine.engine import ALIKE, PAGE, NewJob
+from penstock.engine.engine import PAGE, PLAIN_PAGE, NewJob
 from penstock.engine.record.record import is_plain
 from penstock.errors import BadArguments
 
@@ -26,7 +26,7 @@ class _PageBuilder:
         self._max_jobs = PAGE
 
     def add(self, job: NewJob) -> list[NewJob] | None:
-        """Add a job; the page before it if the job did not fit in there."""
+        """Add a job; returns the full page before it if the job did not fit."""
         full = None
         self._bytes += len(job.payload)
         is_other = job.header is not self._header
@@ -34,7 +34,7 @@ class _PageBuilder:
         if number and (self._bytes > MAX_PAGE_BYTES or number >= self._max_jobs or (is_other and number >= PAGE)):
             full, self.jobs, self._bytes = self.jobs, [], len(job.payload)
         if not self.jobs:
-            self._header, self._max_jobs = job.header, ALIKE if is_plain(job.header) else PAGE
+            self._header, self._max_jobs = job.header, PLAIN_PAGE if is_plain(job.header) else PAGE
         elif is_other:
             self._max_jobs = PAGE
         self.jobs.append(job)

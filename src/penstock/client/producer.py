@@ -24,7 +24,7 @@ _Waiting = tuple[NewJob, "asyncio.Future[EnqueueAnswer]", float]
 
 
 class Producer:
-    """The one way into the queue for all who enqueue."""
+    """Sends all new jobs of an app."""
 
     def __init__(self, engine: Engine, deadline: float) -> None:
         self._engine = engine
@@ -73,7 +73,7 @@ class Producer:
             async for page in pages(jobs):
                 answers = await sent[0].read(raises=raises) if len(sent) == MAX_IN_FLIGHT else None
                 await self._send(page, sent)
-                await asyncio.sleep(0)  # now it is on its way
+                await asyncio.sleep(0)  # let it be sent
                 if answers is not None:
                     sent.popleft()
                     yield answers
@@ -86,7 +86,7 @@ class Producer:
     async def _send(self, page: list[NewJob], sent: "deque[_SentPage]") -> None:
         before, behind = (sent[-1].task, last_new_id(sent[-1].jobs)) if sent else (None, "")
         if before is not None and not behind:
-            await asyncio.wait([before])  # the server could not tell whether it was there
+            await asyncio.wait([before])  # the server has no proof that it was stored
         call = self._engine.enqueue(page, behind)
         task = asyncio.ensure_future(self._engine.script_client.together(call, after=before))
         sent.append(_SentPage(page, call, task))
@@ -194,11 +194,11 @@ class SendBuffer:
             self._send_page()
 
     def _may_send(self) -> bool:
-        """Whether there is room on the way, behind a call that goes well.
+        """Whether another call may be sent now, behind those in flight.
 
-        Behind a call that is late or sent again the page would wait, and could not overtake it on another connection.
-        A call that its caller sends itself cannot be waited for: its task may never end. A call with none but ids of
-        its callers gives no proof that it was stored.
+        Not behind a call that is late or sent again: the page would wait, and could not overtake it on another
+        connection. Not behind a call that its caller sends itself: its task may never end. And not behind a call with
+        only caller-chosen ids, which gives no proof that it was stored.
         """
         if not self._in_flight:
             return True
@@ -274,7 +274,7 @@ class SendBuffer:
     def _overtake(self, due: float) -> None:
         """Send the waiting jobs on another connection, if a server is found.
 
-        If this timer fires late, it was the loop that was held up, and the answers may be there.
+        If this timer fires late, the loop was blocked, and the answers may be there already.
         """
         self._drop_cancelled()
         is_on_time = self._loop.time() - due < OVERTAKE_TIMEOUT / 5
@@ -305,7 +305,7 @@ class SendBuffer:
         )
 
     def _drop_cancelled(self) -> None:
-        """Drop the first waiting jobs whose callers are gone: all of them when the loop ends, and no task would run."""
+        """Drop the first waiting jobs whose callers are gone: all of them if the loop ends and no task could run."""
         gone = 0
         while gone < len(self._waiting) and self._waiting[gone][1].done():
             gone += 1
@@ -318,4 +318,6 @@ class SendBuffer:
 def _fail(futures: "Sequence[asyncio.Future[EnqueueAnswer]]", error: PenstockError) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(type(error)(*error.args))  # one each: who raises it adds its traceback
+            future.set_exception(
+                type(error)(*error.args)
+            )  # a copy each, because raising an error adds to its traceback

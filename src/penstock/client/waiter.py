@@ -1,4 +1,4 @@
-"""Waits for jobs to end: the server sends messages, nothing polls, and reconnects lose none."""
+"""Waits for jobs to end, by messages from the server instead of polling; reconnects lose none."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.engine.answers import Watched
 from penstock.engine.engine import PAGE, Engine
-from penstock.engine.keys import EVERYBODY, SEPARATOR
+from penstock.engine.keys import ALL_CLIENTS, SEPARATOR
 from penstock.engine.transport.blocking import is_blocking, running_on_loop
 from penstock.engine.transport.subscriber import BlockingSubscriber, Subscriber
 from penstock.errors import PenstockError, may_pass
@@ -67,14 +67,14 @@ class Waiter:
             yield signal
 
     async def aclose(self) -> None:
-        """Stop listening on this loop; who still waits gets an error."""
+        """Stop listening on this loop; callers that still wait get an error."""
         waiter = self._loop_waiters.pop(asyncio.get_running_loop(), None)
         if waiter is not None:
             await waiter.aclose()
 
 
 def _channels(engine: Engine, client: str) -> list[str]:
-    return [engine.keys.mailbox(name) for name in (client, EVERYBODY)]
+    return [engine.keys.channel(name) for name in (client, ALL_CLIENTS)]
 
 
 def _has_ended(watched: Watched) -> bool:
@@ -82,12 +82,12 @@ def _has_ended(watched: Watched) -> bool:
 
 
 def _copy(error: PenstockError) -> PenstockError:
-    """One for each who waits: who raises it adds its traceback."""
+    """A copy for each caller, because raising an error adds to its traceback."""
     return type(error)(*error.args)
 
 
 class Signal:
-    """Set when something may have happened: whoever waits checks, and waits again."""
+    """Set when something may have happened: the waiting caller checks, and waits again."""
 
     def __init__(self, client: str) -> None:
         self.client = client  #: the name under which the server sends messages here
@@ -99,7 +99,7 @@ class Signal:
         self._event.set()
 
     async def wait(self) -> None:
-        """Until it is set, or has been since the last time."""
+        """Wait until it is set, unless it has been set since the last wait."""
         await self._event.wait()
         self._event.clear()
         if self._error is not None:
@@ -107,7 +107,7 @@ class Signal:
 
 
 class _LoopWaiter:
-    """All waiting on one event loop: one subscription, however many wait."""
+    """The waiting callers of one event loop, which share one subscription."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
@@ -142,7 +142,7 @@ class _LoopWaiter:
                 del self._signals[key]
 
     async def subscribed(self, signal: Signal) -> None:
-        """Until messages arrive here: every signal is set when the subscription opens."""
+        """Wait until messages arrive here. Every signal is set when the subscription opens."""
         subscriber = self._subscribe()
         while not subscriber.open.is_set():
             await signal.wait()
@@ -184,12 +184,12 @@ class _LoopWaiter:
                 self._watch_soon(key)
 
     async def _check_all(self) -> None:
-        """After a connect: messages may have been lost before it."""
+        """Check everything after a connect: messages may have been lost before."""
         self._watch_all_soon(self._waiting)
         self._loop.call_soon(self._set_all)  # after the subscriber has said that it is open
 
     def _give_up(self, error: PenstockError) -> None:
-        """Fail all who wait: this error does not pass by itself."""
+        """Fail all waiting callers with an error that does not pass by itself."""
         self._fail(list(self._waiting), error)
         self._set_all(error)
 
@@ -202,7 +202,7 @@ class _LoopWaiter:
             self._watch_soon(job_id)
 
     def _watch_soon(self, job_id: str) -> None:
-        """At the end of this turn of the loop, together with all others."""
+        """Watch these at the end of this turn of the loop, in one call."""
         self._to_watch.add(job_id)
         if not self._is_scheduled:
             self._is_scheduled = True

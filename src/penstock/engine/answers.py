@@ -1,4 +1,4 @@
-"""What the engine's calls answer, and how it is read from what the scripts return."""
+"""The answers of the engine's calls, and how they are read from the replies of the scripts."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
 class EnqueueAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What became of a job: `created`, `full`, or `exists` or `unique` with the one that holds its place."""
+    """The result for one job: `created`, `full`, or `exists` or `unique` with the id of the earlier job."""
 
     word: str
     id: str
@@ -23,7 +23,7 @@ class EnqueueAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 def checked(placed: EnqueueAnswer, queue: str) -> EnqueueAnswer:
-    """The same; QueueFull if it was not taken."""
+    """The same answer; raises QueueFull if the queue took no more."""
     if placed.word == "full":
         raise queue_full(queue)
     return placed
@@ -36,7 +36,7 @@ def queue_full(queue: str) -> QueueFull:
 
 
 class Due(NamedTuple):
-    """How many were moved; when the next one is due by the server's clock (-1: none), and what that says now."""
+    """How many jobs were moved, when the next one is due (-1: never), and the server's time now."""
 
     moved: int
     next: int
@@ -47,14 +47,14 @@ class Lease(msgspec.Struct, frozen=True, order=True, gc=False):
     """A worker's hold on a job."""
 
     id: str
-    found: Running
+    running: Running
     payload: bytes
-    ready: Header  #: what does not change while it runs, and is shared by those alike
+    ready: Header  #: the fields that do not change while it runs; jobs with one label share it
 
     @property
     def header(self) -> Header:
-        """As it is while the job runs."""
-        return self.found.header()
+        """The header of the running job."""
+        return self.running.header()
 
     @property
     def attempt(self) -> int:
@@ -68,19 +68,19 @@ class Leased(NamedTuple):
     word: str
     again: bool
     leases: list[Lease]
-    unreadable: Sequence[str] = ()  #: jobs whose header was written by somebody else, it seems
+    unreadable: Sequence[str] = ()  #: ids of jobs whose record cannot be read
 
 
 class Renewed(NamedTuple):
-    """Per worker `ok` or `unknown`; (worker, id) of running jobs whose cancelling was asked for; the late."""
+    """Per worker `ok` or `unknown`; (worker, id) of running jobs to cancel; how many other workers are late."""
 
     words: list[str]
     cancelling: list[tuple[str, str]]
-    late: int = 0  #: other workers that are past their life: somebody should reap
+    late: int = 0  #: other workers whose lease is over; their jobs should be reaped
 
 
 class Watched(NamedTuple):
-    """A job's state, or `missing`; what else is known of it only once it is finished."""
+    """A job's state, or `missing`; result and error only once it is finished."""
 
     state: str
     header: Header | None
@@ -89,7 +89,7 @@ class Watched(NamedTuple):
 
 
 class Chores(NamedTuple):
-    """How much was done; when the next chore is due (-1: none), the server's now; whether this one goes on."""
+    """Members processed, when the next chore is due (-1: never), the server's time, and whether there is more."""
 
     moved: int
     next: int
@@ -106,11 +106,11 @@ class Member(NamedTuple):
 
 
 class WatchedBatch(NamedTuple):
-    """How a batch stands, None if there is none; and a page of its finished members, if it was asked for."""
+    """The status of a batch, None if it is unknown; and a page of its finished members if it was asked for."""
 
     status: BatchStatus | None
     members: list[Member]
-    last: int  #: finish number of the last, 0 without one; batches inside have numbers, too
+    last: int  #: finish number of the last member of the page, 0 if it is empty; inner batches have numbers, too
 
 
 class DueCron(NamedTuple):
@@ -122,7 +122,7 @@ class DueCron(NamedTuple):
 
 
 class DueCrons(NamedTuple):
-    """When the next one is due (-1: never), what the server's clock says now, and those that are."""
+    """When the next schedule is due (-1: never), the server's time now, and the schedules that are due."""
 
     next: int
     now: int
@@ -151,7 +151,7 @@ def read_due_crons(raw: list[Any]) -> DueCrons:
 
 
 def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
-    """A schedule as far as it can be read."""
+    """A schedule; its spec or standing is None if this version cannot read it."""
     try:
         return DueCron(schedule, unpack(spec), unpack_standing(standing))
     except msgspec.MsgspecError:
@@ -159,7 +159,7 @@ def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
 
 
 def read_placed(ids: Sequence[str], raw: bytes | list[bytes]) -> list[EnqueueAnswer]:
-    """What became of these; one word, if all of them were created and have that state."""
+    """The answer for each job. The reply is a single word if all were created in that state."""
     if isinstance(raw, bytes):
         state = raw.decode()
         return [EnqueueAnswer("created", job_id, state) for job_id in ids]
@@ -172,15 +172,15 @@ def read_leased(raw: list[Any]) -> Leased:
     leases, unreadable = [], []
     for job_id, header, payload in rows:
         try:
-            found = read_running(header)
-            leases.append(Lease(job_id.decode(), found, payload or found.payload or b"", found.ready))
+            running = read_running(header)
+            leases.append(Lease(job_id.decode(), running, payload or running.payload or b"", running.ready))
         except (msgspec.MsgspecError, TypeError, IndexError):
             unreadable.append(job_id.decode())
     return Leased(raw[0].decode(), bool(raw[1]), leases, tuple(unreadable))
 
 
-def read_letter(text: bytes) -> tuple[int, Leased]:
-    """A job that came by letter: the number of the call that it answers, and the answer."""
+def read_pushed_lease(text: bytes) -> tuple[int, Leased]:
+    """A pushed job: the number of the lease call that it answers, and the answer."""
     _, number, job_id, length, rest = text.split(b"\x1f", 4)
     record, payload = rest[: int(length)], rest[int(length) :]
     return int(number), read_leased([b"ok", 0, job_id, record, payload])
@@ -192,7 +192,7 @@ def read_watched(raw: list[bytes]) -> list[Watched]:
 
 
 def _watched(state: str, header: bytes, result: bytes, attempts: bytes) -> Watched:
-    """What cannot be read is as if it was gone: it must not keep the others from those who wait for them."""
+    """An unreadable outcome counts as missing, so that it does not hide the outcomes of other jobs."""
     try:
         return Watched(state, read_header(header) if header else None, result, _history(attempts) if attempts else [])
     except msgspec.MsgspecError:
@@ -207,14 +207,14 @@ def read_watched_batch(raw: list[bytes]) -> WatchedBatch:
     if not raw[0]:
         return WatchedBatch(None, [], 0)
     rows = list(zip(*(raw[i::5] for i in range(1, 6)), strict=True))
-    found = [_member(int(row[0]), row[1].decode(), *row[2:]) for row in rows if not row[1].startswith(b"{")]
-    return WatchedBatch(read_status(raw[0]), found, int(rows[-1][0]) if rows else 0)
+    members = [_member(int(row[0]), row[1].decode(), *row[2:]) for row in rows if not row[1].startswith(b"{")]
+    return WatchedBatch(read_status(raw[0]), members, int(rows[-1][0]) if rows else 0)
 
 
 def _member(number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
     watched = _watched("missing", header, result if header else b"", attempts if header else b"")
-    found = watched.header
-    return Member(number, job_id, watched._replace(state=found.state) if found else watched)
+    stored = watched.header
+    return Member(number, job_id, watched._replace(state=stored.state) if stored else watched)
 
 
 def read_renewed(raw: list[Any]) -> Renewed:

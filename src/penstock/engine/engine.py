@@ -1,7 +1,7 @@
-"""The engine: every verb on a job, and the only door to what is stored.
+"""The engine: one method per verb. Nothing else changes what is stored.
 
-A method makes a `Call`, a value that can be awaited, run by blocking code or sent together with others. One verb is one
-Lua file of the same name; its leading comment has the contract.
+A method makes a `ScriptCall`, a value that can be awaited, run by blocking code or sent together with others. One verb
+is one Lua file of the same name; its leading comment has the contract.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,20 +25,20 @@ from penstock.model.schedule import ScheduleSpec, Source, Ticks, job_of
 from penstock.model.schedule import pack as pack_spec
 from penstock.server.endpoint import Endpoint
 
-LONGEST_WORKER: Final = LONGEST_CLAIM - 17  #: bytes of its name: a claim also has a call number
+MAX_WORKER_BYTES: Final = LONGEST_CLAIM - 17  #: bytes of a worker's name; a claim also has a call number
 PAGE: Final = 100  #: jobs that one script call may touch, so that none takes longer than a few milliseconds
-ALIKE: Final = 250  #: the same for new jobs with one label, without a lane or a batch, which takes no longer
-ROOM: Final = 4 * 2**20  #: bytes of payload in one answer
-DEEPEST: Final = 8  #: batches inside each other
-RENEWAL: Final = 0.3  #: seconds that the answer to a renewal gets at least, however short the lease is
-CRASHES: Final = 3  #: crashes that bury a job
+PLAIN_PAGE: Final = 250  #: the same for plain jobs with one label, which take no longer
+MAX_ANSWER_BYTES: Final = 4 * 2**20  #: bytes of payload in one answer
+MAX_BATCH_DEPTH: Final = 8  #: levels of batches inside batches
+MIN_RENEWAL_TIMEOUT: Final = 0.3  #: seconds; the answer to a renewal gets a third of the lease, and at least this long
+MAX_CRASHES: Final = 3  #: crashes that bury a job
 
 _DAY: Final = 86_400_000
 _pack = msgspec.msgpack.Encoder().encode
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job to be enqueued: its header's times may be delays, its state is empty."""
+    """A job to enqueue. Times in its header may be delays; its state is empty."""
 
     id: str
     header: Header
@@ -46,7 +46,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewBatch(NamedTuple):
-    """A batch to be opened; -1 is no priority, no limit."""
+    """A batch to open. A priority or limit of -1 means none."""
 
     id: str
     name: str = ""
@@ -60,7 +60,7 @@ class NewBatch(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """Other arguments for a job that runs again; lanes and unique key follow from them, None leaves both alone."""
+    """Other arguments for a job that runs again, with the lanes and unique key that follow; None leaves these."""
 
     payload: bytes
     lanes: list[str] | None = None
@@ -96,29 +96,29 @@ class Engine:
         self._last_form: tuple[Header | None, bytes, bool] = None, b"", False
 
     def init(self) -> ScriptCall[str]:
-        """Make the namespace. Only mending calls it: the first call of any other verb makes it by itself."""
+        """Make the namespace. Only `reconcile` calls this: the first call of any other verb does it by itself."""
         return self.script_client.call("init", (), bytes.decode)
 
-    # Entering the line
+    # New jobs, and jobs that become ready
 
     def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> ScriptCall[list[EnqueueAnswer]]:
-        """Put jobs into line. `behind`: a new job in the call that was sent just before and is not answered yet."""
+        """Store new jobs. `behind`: a job of the call sent just before, not answered yet, that must be stored first."""
         if len(jobs) == 1 and not behind:
             (job,) = jobs
             packed, plain = self._form_of(job.header)
             read = partial(answers.read_placed, (job.id,))
             return self.script_client.call("enqueue", (job.id, packed, job.payload), read, fast_keys=plain)
-        ids, (forms, alike) = [job.id for job in jobs], self._forms(jobs)
-        _page(jobs, ALIKE if alike else PAGE)
+        ids, (forms, plain) = [job.id for job in jobs], self._forms(jobs)
+        _page(jobs, PLAIN_PAGE if plain else PAGE)
         args: list[Argument] = [b""] * (3 * len(jobs))
         args[::3], args[1::3], args[2::3] = ids, forms, [job.payload for job in jobs]
         if behind:
             args.append(behind)
         read = partial(answers.read_placed, ids)
-        return self.script_client.call("enqueue", tuple(args), read, fast_keys=alike, after_id=bool(behind))
+        return self.script_client.call("enqueue", tuple(args), read, fast_keys=plain, after_id=bool(behind))
 
     def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
-        """Their headers packed, empty for one like that before it; and whether all are alike, and plain."""
+        """The packed headers, empty where one equals the one before; and whether all are plain and share one label."""
         first = jobs[0].header
         if all(job.header is first for job in jobs):
             packed, plain = self._form_of(first)
@@ -133,7 +133,7 @@ class Engine:
         return forms, is_plain(first) and not any(forms[1:])
 
     def _form_of(self, header: Header) -> tuple[bytes, bool]:
-        """A header packed, and whether it is plain; mostly it is that of the job before, and known."""
+        """A packed header, and whether it is plain. The last one is cached: consecutive jobs mostly share it."""
         last, packed, plain = self._last_form
         if header is not last:
             packed, plain = pack(header), is_plain(header)
@@ -144,11 +144,11 @@ class Engine:
         return self.script_client.call("promote", (limit,), answers.read_due)
 
     def admit(self, limit: int = PAGE) -> ScriptCall[Due]:
-        """Show the jobs of lanes whose rate allows more again."""
+        """Make held jobs ready in lanes whose rate allows more starts now."""
         return self.script_client.call("admit", (limit,), answers.read_due)
 
     def reschedule(self, ids: Sequence[str], due: int) -> ScriptCall[list[str]]:
-        """To another time; below DELAY_BELOW it is a delay from now."""
+        """Set another due time; a number below DELAY_BELOW is a delay from now."""
         return self.script_client.call("reschedule", (due, *_page(ids)), answers.read_words)
 
     def revive(self, ids: Sequence[str], edits: Mapping[str, Edit] = _NONE) -> ScriptCall[list[str]]:
@@ -161,7 +161,7 @@ class Engine:
         return self.script_client.call("revive", tuple(args), answers.read_words)
 
     def transfer(self, ids: Sequence[str], queue: str) -> ScriptCall[list[str]]:
-        """Have jobs that wait do so in another queue."""
+        """Move waiting jobs to another queue."""
         return self.script_client.call("transfer", (queue, *_page(ids)), answers.read_words)
 
     # Running
@@ -174,15 +174,15 @@ class Engine:
         queues: Sequence[str] = ("*",),
         want: int = 1,
         answered: int = 0,
-        room: int = ROOM,
-        by_letter: bool = False,
+        room: int = MAX_ANSWER_BYTES,
+        push: bool = False,
     ) -> ScriptCall[Leased]:
         """Take up to `want` jobs as call `number` of a worker that has the answers to all calls up to `answered`.
 
-        `by_letter`: if there is nothing for it, and it holds nothing, the next job may come as a letter, which answers
-        its next call before that is made.
+        `push`: if there is no job for the worker and it holds none, the server may lease it the next job by itself and
+        publish it to the worker, as the answer to the worker's next call.
         """
-        args: tuple[str | int, ...] = (worker, number, answered, min(want, PAGE), room, int(by_letter), *queues)
+        args: tuple[str | int, ...] = (worker, number, answered, min(want, PAGE), room, int(push), *queues)
         return self.script_client.call("lease", args, answers.read_leased)
 
     def complete(self, worker: str, jobs: Sequence[tuple[str, int, bytes]]) -> ScriptCall[list[str]]:
@@ -199,9 +199,9 @@ class Engine:
         return self.script_client.call("bury", (worker, *_flat(rows)), answers.read_words)
 
     def crash(
-        self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = CRASHES
+        self, worker: str, jobs: Sequence[tuple[str, int, str]], *, crashes: int = MAX_CRASHES
     ) -> ScriptCall[list[str]]:
-        """Each: id, call number, cause as JSON. The process that ran it died, and the worker itself did not."""
+        """Each: id, call number, cause as JSON. The process of the job died; the worker itself lives."""
         rows = [(job_id, number, crashes, cause) for job_id, number, cause in _page(jobs)]
         return self.script_client.call("crash", (worker, *_flat(rows)), answers.read_words)
 
@@ -221,26 +221,26 @@ class Engine:
         rows = [(job_id, number, before, _pack(lines)) for job_id, number, before, lines in _page(jobs)]
         return self.script_client.call("log", (worker, *_flat(rows)), answers.read_words)
 
-    # Workers' lives
+    # Leases of workers
 
     def register(self, worker: str, life: int, info: str = "{}", queues: Sequence[str] = ("*",)) -> ScriptCall[str]:
-        if len(worker.encode()) > LONGEST_WORKER:
-            raise ValueError(f"the name of a worker has at most {LONGEST_WORKER} bytes: {worker[:50]}…")
+        if len(worker.encode()) > MAX_WORKER_BYTES:
+            raise ValueError(f"the name of a worker has at most {MAX_WORKER_BYTES} bytes: {worker[:50]}…")
         return self.script_client.call("register", (worker, life, info, *queues), bytes.decode)
 
     def renew(self, life: int, workers: Sequence[str]) -> ScriptCall[Renewed]:
-        """An answer that does not come in time is not waited for: the next call, on another connection, may yet be."""
-        seconds = min(max(life / 3000, RENEWAL), self.script_client.deadline)
+        """Fail early if no answer comes: a second call on another connection may still be in time."""
+        seconds = min(max(life / 3000, MIN_RENEWAL_TIMEOUT), self.script_client.deadline)
         return self.script_client.call("renew", (life, *workers), answers.read_renewed).within(seconds)
 
     def retire(self, worker: str, limit: int = PAGE) -> ScriptCall[tuple[int, int]]:
-        """How many jobs went back, and 1 if there are more."""
+        """End a worker: how many of its jobs were released, and 1 if there are more."""
         return self.script_client.call("retire", (worker, limit), answers.read_pair)
 
     def reap(
-        self, life: int, *, limit: int = PAGE, crashes: int = CRASHES, cause: str = "{}"
+        self, life: int, *, limit: int = PAGE, crashes: int = MAX_CRASHES, cause: str = "{}"
     ) -> ScriptCall[tuple[int, int]]:
-        """Take back the jobs of workers that were not heard of: how many, and 1 if there are more."""
+        """Take back the jobs of workers whose lease is over: how many, and 1 if there are more."""
         return self.script_client.call("reap", (limit, crashes, life, cause), answers.read_pair)
 
     def reap_worker(
@@ -250,25 +250,25 @@ class Engine:
         life: int,
         *,
         limit: int = PAGE,
-        crashes: int = CRASHES,
+        crashes: int = MAX_CRASHES,
         cause: str = "{}",
     ) -> ScriptCall[tuple[int, int]]:
-        """Take back at once the jobs of a worker that is known to be dead; only those it had started are charged."""
+        """Take back the jobs of a worker that is known to be dead; only jobs that it had started are charged."""
         return self.script_client.call("reap", (limit, crashes, life, cause, worker, *started), answers.read_pair)
 
     # Waiting for the end
 
     def watch(self, client: str, ids: Sequence[str]) -> ScriptCall[list[Watched]]:
-        """Have this client's mailbox told when these jobs finish; those that have are answered at once."""
+        """Have a message sent to this client when these jobs finish; the answer has those that have finished."""
         return self.script_client.call("watch", (client, *_page(ids)), answers.read_watched)
 
-    # Ending otherwise
+    # Cancelling and forgetting
 
     def cancel(self, ids: Sequence[str], reason: str = "cancelled") -> ScriptCall[list[str]]:
         return self.script_client.call("cancel", (reason, *_page(ids)), answers.read_words)
 
     def discard(self, ids: Sequence[str]) -> ScriptCall[list[str]]:
-        """Forget finished jobs before their time, but for their ids."""
+        """Forget finished jobs before their time; only their ids are kept."""
         return self.script_client.call("discard", tuple(_page(ids)), answers.read_words)
 
     def expire(self, limit: int = PAGE) -> ScriptCall[Due]:
@@ -279,7 +279,7 @@ class Engine:
         args = (limit, keep.tomb_life, keep.finished, keep.tombs, keep.dead_life, keep.dead)
         return self.script_client.call("prune", args, answers.read_pair)
 
-    # Steering
+    # Queues and lanes
 
     def pause(self, queue: str) -> ScriptCall[str]:
         return self.script_client.call("pause", (queue,), bytes.decode)
@@ -293,7 +293,7 @@ class Engine:
         return self.script_client.call("cap", args, bytes.decode)
 
     def tune(self, lane: str, *, limit: int | None = None, paused: bool | None = None) -> ScriptCall[str]:
-        """Set by hand what a lane allows; a limit of -1 is what the code says."""
+        """Set the limit of a lane by hand, or pause it; a limit of -1 returns to what the code says."""
         args = (lane, "" if limit is None else limit, "" if paused is None else int(paused))
         return self.script_client.call("tune", args, bytes.decode)
 
@@ -318,16 +318,16 @@ class Engine:
         return self.script_client.call("resume_cron", (schedule, version, *first), bytes.decode)
 
     def run_cron(self, schedule: str, spec: ScheduleSpec, job_id: str) -> ScriptCall[str]:
-        """A job of this schedule here and now, under an id that names this request."""
+        """Make a job of this schedule now; its id names this request."""
         args = (schedule, spec.version, job_id, spec.form, spec.payload)
         return self.script_client.call("run_cron", args, bytes.decode)
 
     def due_crons(self, limit: int = 20, also: Sequence[str] = ()) -> ScriptCall[DueCrons]:
-        """Those that are due, and of some others those whose ticks wait for the one before them."""
-        return self.script_client.call("due_crons", (limit, ROOM, *_page(also)), answers.read_due_crons)
+        """The schedules that are due, and those of `also` whose ticks wait for the job before them."""
+        return self.script_client.call("due_crons", (limit, MAX_ANSWER_BYTES, *_page(also)), answers.read_due_crons)
 
     def tick(self, schedule: str, spec: ScheduleSpec, expected: int, ticks: Ticks) -> ScriptCall[tuple[str, int]]:
-        """Claim the expected tick (-1: none) and make the jobs of those that run: a word, and how many were made."""
+        """Claim the expected tick (-1: none) and make the jobs of all ticks to run: a word, and how many were made."""
         jobs = _flat((job_of(schedule, nominal), nominal) for nominal in ticks.run)
         head = (schedule, spec.version, expected, ticks.next, ticks.due, ticks.missed)
         return self.script_client.call("tick", (*head, spec.form, spec.payload, *jobs), answers.read_ticked)
@@ -336,18 +336,18 @@ class Engine:
 
     def open_batch(self, batch: NewBatch) -> ScriptCall[str]:
         head = (batch.id, batch.nonce, batch.name, batch.parent, batch.priority, batch.limit)
-        rest = (batch.abandon_after, batch.keep, DEEPEST, pack_batch(batch.spec))
+        rest = (batch.abandon_after, batch.keep, MAX_BATCH_DEPTH, pack_batch(batch.spec))
         return self.script_client.call("open_batch", (*head, *rest), bytes.decode)
 
     def seal_batch(self, batch: str) -> ScriptCall[str]:
         return self.script_client.call("seal_batch", (batch,), bytes.decode)
 
     def cancel_batch(self, batch: str, reason: str = "cancelled") -> ScriptCall[str]:
-        """Flag it; its members are then cancelled page by page with `do_chores`."""
+        """Flag the batch; `do_chores` then cancels its members page by page."""
         return self.script_client.call("cancel_batch", (batch, reason), bytes.decode)
 
     def retry_batch(self, batch: str, nonce: str) -> ScriptCall[str]:
-        """Flag it; its dead members are then revived page by page with `do_chores`."""
+        """Flag the batch; `do_chores` then revives its dead members page by page."""
         return self.script_client.call("retry_batch", (batch, nonce), bytes.decode)
 
     def set_batch(self, batch: str, *, priority: int | None = None, limit: int | None = None) -> ScriptCall[str]:
@@ -355,22 +355,22 @@ class Engine:
         return self.script_client.call("set_batch", args, bytes.decode)
 
     def do_chores(self, what: str = "", batch: str = "", *, limit: int = PAGE) -> ScriptCall[Chores]:
-        """One page of what is to be done to a batch, or of whatever is due."""
+        """Do one page of the work on this batch, or on whatever batch has work that is due."""
         named = (f"{what}{SEPARATOR}{batch}",) if what else ()
         return self.script_client.call("do_chores", (limit, *named), answers.read_chores)
 
     def watch_batch(
-        self, client: str, batch: str, *, finished: int = 0, after: int = 0, room: int = ROOM
+        self, client: str, batch: str, *, finished: int = 0, after: int = 0, room: int = MAX_ANSWER_BYTES
     ) -> ScriptCall[WatchedBatch]:
-        """Have this client's mailbox told of its end; or, with `finished`, of more members than came up to `after`."""
+        """Have a message sent to this client when the batch ends; with `finished`, when one after `after` finishes."""
         return self.script_client.call(
             "watch_batch", (client, batch, finished, after, room), answers.read_watched_batch
         )
 
-    # Mending
+    # Repair
 
     def reconcile(self, part: str, cursor: int = 0, limit: int = 100) -> ScriptCall[tuple[int, int]]:
-        """Make one page of one part agree with the headers: the next cursor (0: the end), and how much was mended."""
+        """Make one page of one part agree with the records: the next cursor (0: the end), and how much was repaired."""
         return self.script_client.call("reconcile", (part, cursor, limit), answers.read_pair)
 
     def recount(self, last_event: bytes, counts: dict[str, int]) -> ScriptCall[str]:

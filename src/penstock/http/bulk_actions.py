@@ -6,14 +6,14 @@ from typing import Final
 
 from starlette.responses import Response
 
-from penstock.api.selection import Told
+from penstock.api.selection import ProgressCallback
 from penstock.http.json_response import json_response
 from penstock.http.schemas.responses import ChangedAnswer
 
 BULK_TIMEOUT: Final = 20.0  #: seconds after which the response says how far it came
 
 
-async def run_bulk_action(action: Callable[[Told], Awaitable[int]]) -> Response:
+async def run_bulk_action(action: Callable[[ProgressCallback], Awaitable[int]]) -> Response:
     """Run it and answer how many jobs it changed. It can be stopped between pages: each is one script."""
     progress = [0]
     try:

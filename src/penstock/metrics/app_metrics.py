@@ -25,7 +25,7 @@ _RANGES: Final = (*(str(round(bound * 1000)) for bound in DURATION_BUCKETS), "mo
 
 
 class AppMetrics:
-    """The metrics of one namespace. Each place that is scraped has its own, as the counters are its own."""
+    """The metrics of one namespace. Each endpoint that is scraped has its own counters."""
 
     def __init__(self, client: Callable[[], Client], queues: Callable[[], Iterable[str]] = tuple) -> None:
         """`queues`: shown even if they never had a job."""

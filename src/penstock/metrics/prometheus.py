@@ -24,7 +24,7 @@ class Metric:
 def histogram(family: Metric, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str) -> None:
     """Add a histogram: how many fell below each bound and above the one before, how many above all, and their sum."""
     number = 0
-    for bound, count in zip((*(f"{one:g}" for one in bounds), "+Inf"), counts, strict=True):
+    for bound, count in zip((*(f"{bound:g}" for bound in bounds), "+Inf"), counts, strict=True):
         number += count
         family.add(number, "_bucket", **labels, le=bound)
     family.add(total, "_sum", **labels)

@@ -1,4 +1,4 @@
-"""A batch as data: what is stored of it, and what people are told."""
+"""A batch as data: its stored state, and the status that users see."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ Phase = Literal["open", "sealed", "ended"]
 
 
 class BatchState(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the scripts know of a batch, in the order in which it is stored; the Lua constants B_… are made from it.
+    """The state of a batch, in the order in which the scripts store it; the Lua constants B_… are made from it.
 
     Times are milliseconds of the server's clock. A batch inside another is one of its members.
     """
@@ -30,12 +30,12 @@ class BatchState(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: int = 1  #: one more each time that a member of an ended batch runs again
     failed: int = 0  #: 1 once a member of this generation has died, so that `on_failure` was made
     reason: str = ""  #: why it was cancelled
-    outcome: str = ""  #: as which kind of member it counts in its parent, once it has ended
+    outcome: str = ""  #: done, dead or cancelled: how it counts as a member of its parent, once it has ended
     finish: int = 0  #: its finish number there
     priority: int = -1  #: of every member; -1: each has its own
     limit: int = -1  #: of its lane, as it was opened with; -1: none
-    chore: str = ""  #: cancel or retry, while that is worked off in pages
-    cursor: str = ""  #: the member that these have come to
+    chore: str = ""  #: cancel or retry, while members are processed in pages
+    cursor: str = ""  #: the last member that was processed
     nonce: str = ""  #: of the call that opened it
     retried: str = ""  #: nonce of the last retry_batch
     abandon_after: int = 86_400_000  #: it is cancelled if it is open and nothing was added for so long
@@ -47,7 +47,7 @@ class BatchState(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Ending(NamedTuple):
-    """A job that is made when a batch has come to some point: its header, and its payload around the status."""
+    """A job that a batch makes: its packed header, and its payload before and after the status."""
 
     header: bytes = b""
     before: bytes = b""
@@ -55,7 +55,7 @@ class Ending(NamedTuple):
 
 
 class BatchSpec(NamedTuple):
-    """What a batch makes; an empty header is nothing."""
+    """The jobs that a batch makes; an empty header means none."""
 
     then: Ending = Ending()
     on_failure: Ending = Ending()
@@ -75,7 +75,7 @@ class BatchStatus:
     pending: int
     open: bool  #: it takes more members
     reason: str  #: why it was cancelled; empty if it was not
-    generation: int  #: 1, and one more each time that it was set going again after its end
+    generation: int  #: 1, and one more each time that a member ran again after its end
     parent: str  #: the batch that it is in, or nothing
     priority: int | None
     created: datetime
@@ -87,12 +87,12 @@ read_status = msgspec.msgpack.Decoder(BatchStatus).decode
 
 
 def pack_spec(spec: BatchSpec) -> bytes:
-    """Each part after its length: the scripts' own msgpack knows no bytes."""
+    """Each part after its length, because the msgpack of the scripts has no bytes type."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in (*spec.then, *spec.on_failure))
 
 
 def read_spec(raw: bytes) -> BatchSpec:
-    """A ValueError if it is none."""
+    """The spec from its stored form; raises ValueError if it cannot be read."""
     parts, at = list[bytes](), 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "big")
@@ -104,7 +104,7 @@ def read_spec(raw: bytes) -> BatchSpec:
 
 
 def status_of(batch_id: str, state: BatchState) -> BatchStatus:
-    """The same that the scripts tell."""
+    """The status, as the scripts compute it for `then`."""
     return BatchStatus(
         id=batch_id,
         name=state.name,

@@ -38,7 +38,7 @@ class Envelope(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True)
     retry_on: list[str] | None = None
     give_up_on: list[str] | None = None
     redact: list[str] = []
-    status: str = ""  #: the parameter that a batch gives its status to, also if it has no annotation
+    status: str = ""  #: name of the parameter that gets the status of a batch, with or without an annotation
 
 
 open_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -113,7 +113,7 @@ class Signature:
                 packed = encode((self._struct_ or self._struct())(*args, **kwargs))
                 (self._decoder or self._arguments()).decode(packed)
             except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-                pass  # `bind` and `encode` say what is wrong
+                pass  # `bind` and `encode` raise the error that says what is wrong
             else:
                 return packed
         return self.encode(self.bind(args, kwargs))

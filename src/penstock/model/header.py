@@ -22,38 +22,37 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The fields of a job that the scripts know, in the order in which they are stored.
 
     The Lua constants of the same names are made from this list, so it is the one place that fixes the layout.
-    Times are milliseconds of the server's clock, 0 for never. New fields go to the end and need a default.
-    Lease and complete read the fields up to `started` and rewrite none. Most jobs have no such header until something
-    happens to them: see `stored`.
+    Times are milliseconds of the server's clock, 0 for never. New fields go to the end and need a default: a version
+    that does not know a field carries it through (engine/record/layout.py).
     """
 
     state: State | Literal[""]
     task: str
     queue: str = "default"
     priority: int = 50
-    seq: int = 0  #: place in line, given at the tail of `ready`; release and reap keep it, so they return to the head
+    seq: int = 0  #: place in the queue, given at its tail; release and reap keep it, so the job returns to the head
     since: int = 0  #: when the present state was entered; for a finished job, when it finished
     expires: int = 0
     unique: str = ""
     keep: int = 3_600_000  #: how long the result is kept
-    size: int = 0  #: bytes of the payload, so that lease can bound its page before it reads them; -1: it was lost
+    size: int = 0  #: bytes of the payload, so that lease can bound its page before it reads payloads; -1: it was lost
     failures: int = 0
     crashes: int = 0
     lanes: list[str] = []  #: name, limit, rate, burst, kind and cost of each; a lock is only a name
-    home: int = 0  #: the lane under which it waits: `held` there, or shown as one of its candidates in `ready`
-    turn: int = 0  #: the ordered lane that it holds also while it does not run
-    arrival: int = 0  #: place among the jobs of its lanes; being shown in `ready` gives it another seq, but keeps this
+    home: int = 0  #: number of the lane under which it waits: held there, or ready as one of the lane's next jobs
+    turn: int = 0  #: number of the ordered lane that it keeps while it waits to run again
+    arrival: int = 0  #: place among the jobs of its lanes; becoming ready changes seq, but not this
     batch: str = ""
     claim: str = ""  #: worker and call number of the running attempt
     started: int = 0
     created: int = 0
     due: int = 0
-    nonce: str = (
-        ""  #: of the enqueue call that made it: tells a resent call from another producer's; empty for generated ids
-    )
+    nonce: str = ""  #: of the enqueue call: tells a resent call from one of another producer; empty for generated ids
     retries: int = 3
     starts: int = 0
-    releases: int = 0  #: starts that used no attempt: starts = failures + crashes + releases + [see attempt]
+    releases: int = (
+        0  #: starts that used no attempt: starts = failures + crashes + releases + 1 while it runs or if it is done
+    )
     generation: int = 0  #: how often it was revived
     last: str = ""  #: claim, verb and answer of the last settled attempt, to answer a resent settle
     fence: int = 0
@@ -88,10 +87,10 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 
 class _IdGenerator:
-    """Generates ids, 3,844 at a time: two are the same only if two processes drew the same 47 bits.
+    """Generates ids, 3,844 at a time. Two ids are equal only if two processes drew the same 47 bits.
 
-    Threads and signal handlers may ask at any moment: `pop` and `next` are atomic, so no two get the same, and nobody
-    waits.
+    Threads and signal handlers may ask at any moment: `pop` and `next` are atomic, so no id is given out twice, and no
+    lock is needed.
     """
 
     def __init__(self) -> None:

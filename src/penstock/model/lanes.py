@@ -46,7 +46,7 @@ class Lane:
             raise BadOption(f'lane {self.name!r}: on_dead="hold" is for ordered lanes')
 
     def spec(self, cost: int = 1) -> str:
-        """As a job's header has it: name, limit, rate per ms, burst, kind, cost."""
+        """The text for a job's header: name, limit, rate per ms, burst, kind, cost."""
         limit = 1 if self.ordered else "" if self.limit is None else self.limit
         rate = parse_rate(self.rate) if self.rate else 0.0
         burst = (self.burst or default_burst(rate)) if self.rate else ""
@@ -55,7 +55,7 @@ class Lane:
         return _SEPARATOR.join(map(str, values))
 
     def filled(self, fill: Callable[[str], str]) -> "Lane":
-        """With its name as this template becomes for one call."""
+        """The lane with its name filled in for one call."""
         name = fill(self.name)
         return self if name == self.name else replace(self, name=name)
 

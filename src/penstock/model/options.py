@@ -101,7 +101,7 @@ class TaskOptions:
                 raise BadOption(f"cost={self.cost}: lane {lane.name!r} never has more than its burst of {lane.burst}")
 
 
-#: Names in other libraries, or likely guesses → ours, where that is valid.
+#: Name in other libraries, or a likely guess → our name, if that is a valid option.
 _NAMES_ELSEWHERE: Final = {
     "retry": "retries",
     "max_retries": "retries",

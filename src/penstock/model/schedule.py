@@ -108,7 +108,7 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (a wall clock's)
 
 
 class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
-    """What a schedule is, stored whole: a node without the code can make its jobs. The scripts do not read it."""
+    """A schedule, stored whole, so that a worker without its code can make its jobs. The scripts do not read it."""
 
     kind: Literal["cron", "every"]
     text: str
@@ -127,7 +127,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def pace(self) -> str:
-        """What fixes its ticks: as long as it stays, the next tick does."""
+        """What its ticks follow from: as long as this stays the same, so does the next tick."""
         return f"{self.rule} {self.jitter}"
 
     @property
@@ -137,7 +137,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a schedule stands, as the scripts keep it."""
+    """The state of a schedule, as the scripts keep it."""
 
     version: str
     source: Source
@@ -147,19 +147,19 @@ class Standing(msgspec.Struct, frozen=True):
     task: str
     queue: str
     next: int  #: nominal time of the next tick
-    due: int  #: when that is due: jitter comes on top
-    look: int  #: when to look at it: then, or earlier while a tick waits for the one before it
+    due: int  #: when that is due: the nominal time and its jitter
+    look: int  #: when a timer reads it next: then, or earlier while a tick waits for the job before it
     last: str = ""  #: the last job that it made
     made: int = 0
     skipped: int = 0
     missed: int = 0
-    line: list[str | int] = []  #: ticks that wait for the one before them: job id, nominal time, …
-    history: list[tuple[int, int, str, str]] = []  #: the last ten: nominal time, when, job id, what became of it
+    line: list[str | int] = []  #: ticks that wait for the job before them: job id, nominal time, …
+    history: list[tuple[int, int, str, str]] = []  #: the last ten ticks: nominal time, when, job id, outcome
     changed: int = 0
 
 
 class Ticks(NamedTuple):
-    """What is to be done about a schedule that is due: the nominal times that run, the first one that does not."""
+    """The ticks of a due schedule: the nominal times to run, and the first one that was missed."""
 
     run: list[int]
     missed: int

@@ -28,11 +28,11 @@ class Settings:
     concurrency: int = 100  #: jobs that one worker process runs at once
     queues: tuple[str, ...] = ("*",)
     job_log: str = "INFO"  #: from this level on, what is logged while a job runs is kept with it; OFF: only its log()
-    lease: int = 30_000  #: life of a worker inside a program; it is renewed every third of it
+    lease: int = 30_000  #: how long a worker inside a program may be silent; it is renewed three times as often
 
 
 _PREFIX: Final = "PENSTOCK_"
-#: Variables that are no settings: of the embedded server, of any server, of the HTTP service, and of the tests.
+#: Variables with our prefix that are no settings: of the servers, the HTTP service and the tests.
 _OTHERS: Final = (
     *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL"),
     *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
@@ -46,7 +46,7 @@ def load(arguments: Mapping[str, Any], start: Path | None = None) -> Settings:
     """The settings that hold; an unknown or bad one is an error that says where it stands and what is valid."""
     names = {field.name for field in fields(Settings)}
     where, project = _project(start or Path.cwd())
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for source, values in (
         (where, project),
         ("the environment", _environment(names, project)),
@@ -55,12 +55,12 @@ def load(arguments: Mapping[str, Any], start: Path | None = None) -> Settings:
         for name, value in values.items():
             if name not in names:
                 raise BadOption(f"{source}: {unknown('setting', name, names)}")
-            found[name] = _check(name, value, source)
-    return Settings(**found)
+            settings[name] = _check(name, value, source)
+    return Settings(**settings)
 
 
 def _environment(names: Collection[str], project: Mapping[str, Any]) -> dict[str, str]:
-    """What the environment sets; a variable that is ours by its name but none that we know is most likely misspelt."""
+    """The settings from the environment; an unknown variable with our prefix is most likely misspelt."""
     valid = {_variable(name): name for name in names}
     ours = [name for name in os.environ if name.startswith(_PREFIX)]
     for variable in ours:
@@ -68,8 +68,8 @@ def _environment(names: Collection[str], project: Mapping[str, Any]) -> dict[str
         if variable not in valid and rest not in _OTHERS and not _OF_A_SERVICE.match(rest):
             known = [*valid, *(f"{_PREFIX}{other}" for other in _OTHERS[:-1])]
             raise BadOption(f"the environment: {unknown('variable', variable, known)}")
-    found = {valid[variable]: os.environ[variable] for variable in ours if variable in valid}
-    return {name: value for name, value in found.items() if name != "app" or name not in project}
+    values = {valid[variable]: os.environ[variable] for variable in ours if variable in valid}
+    return {name: value for name, value in values.items() if name != "app" or name not in project}
 
 
 def _variable(name: str) -> str:
@@ -77,7 +77,7 @@ def _variable(name: str) -> str:
 
 
 def project_folder(start: Path) -> Path | None:
-    """That of the nearest pyproject.toml upward."""
+    """The folder of the nearest pyproject.toml upward."""
     return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
 
 
@@ -99,7 +99,7 @@ def _project(start: Path) -> tuple[str, dict[str, Any]]:
 
 
 def concurrency(value: Any) -> int:
-    """Checked where a worker is made, too."""
+    """A checked concurrency; also used where a worker is created."""
     checked: int = _check("concurrency", value, "worker")
     return checked
 
@@ -118,10 +118,10 @@ def _number(value: Any) -> int:
 
 
 def _duration(value: Any) -> int:
-    found = milliseconds(float(value) if isinstance(value, str) and value.replace(".", "", 1).isdigit() else value)
-    if found < 1:
+    duration = milliseconds(float(value) if isinstance(value, str) and value.replace(".", "", 1).isdigit() else value)
+    if duration < 1:
         raise ValueError("use a time above 0")
-    return found
+    return duration
 
 
 def _queues(value: Any) -> tuple[str, ...]:

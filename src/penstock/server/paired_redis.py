@@ -143,15 +143,15 @@ def _read_all(
         if refused is not None:
             raise refused
         answers = answers[-1]
-    found: list[Any] = []
+    values: list[Any] = []
     for (args, options), answer in zip(stack, answers, strict=True):
         try:
-            found.append(_read(client, args, answer, options))
+            values.append(_read(client, args, answer, options))
         except redis_errors.ResponseError as error:
             if raises:
                 raise
-            found.append(error)
-    return found
+            values.append(error)
+    return values
 
 
 def _read(client: Any, args: Command, answer: Any, options: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from penstock.engine.answers import Leased, read_letter
+from penstock.engine.answers import Leased, read_pushed_lease
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.script_client import ScriptCall
@@ -24,7 +24,7 @@ from penstock.worker.slots import Slots
 log = logging.getLogger("penstock.worker")
 
 MAX_TRIPS: Final = 2  #: in flight at once
-IDLE_POLL_INTERVAL: Final = 5.0  #: seconds after which an idle worker asks unprompted, should a message have been lost
+IDLE_POLL_INTERVAL: Final = 5.0  #: seconds after which an idle worker asks by itself, in case a message was lost
 
 
 class LeaseCall(NamedTuple):
@@ -53,7 +53,9 @@ class Fetcher:
         self._max_want = min(-(-slots.concurrency // MAX_TRIPS), PAGE)
         self.requested = 0  #: jobs that calls in flight ask for
         self._may_have_work = True  #: there may be jobs that no call has asked for yet
-        self._was_full = False  #: the last answer was full: whoever has room may ask, also while another call does
+        self._was_full = (
+            False  #: the last answer was full: with free slots ask again, even while another call is in flight
+        )
         self._is_postponed = False  #: no call was made, because too many were made after one that is unanswered
 
     async def run(self) -> None:
@@ -83,12 +85,12 @@ class Fetcher:
 
     def job_pushed(self, message: bytes) -> None:
         """The server leased a job to this worker while it was idle, as the answer to its next call."""
-        number, leased = read_letter(message)
+        number, leased = read_pushed_lease(message)
         registration = self._session.registration
         if not registration.is_lost and registration.calls.mark_pushed(number):
             self._slots.start(leased, registration.name, number)
         elif any((registration.name, number, lease.id) not in self._slots.held for lease in leased.leases):
-            # Most likely an answer had brought it, and it is done by now; or the server lost writes.
+            # Most likely a lease answer had this job, and it is done by now; or the server lost writes.
             self._session.lease_check.request()
         self.work_arrived()
 
@@ -130,7 +132,7 @@ class Fetcher:
 
     def _want(self, *, has_finished: bool) -> int:
         """How many jobs to ask for."""
-        # A worker that comes to rest asks in any case, so that the server knows of it and can push the next job.
+        # A worker that becomes idle asks in any case, so that the server knows of it and can push the next job.
         comes_to_rest = has_finished and not self._slots.busy and not self.requested
         if self._slots.is_draining or self._session.registration.is_lost or not (self._may_have_work or comes_to_rest):
             return 0
@@ -147,7 +149,7 @@ class Fetcher:
         registration = self._session.registration
         number, answered = registration.calls.take(), registration.calls.answered_up_to
         queues, name = self._queues(), registration.name
-        call = self._engine.lease(name, number, queues=queues, want=want, answered=answered, by_letter=True)
+        call = self._engine.lease(name, number, queues=queues, want=want, answered=answered, push=True)
         return LeaseCall(registration, number, want, call)
 
     async def _send(self, runs: list[FinishedRun], lease: LeaseCall | None) -> tuple[list[SettleAnswer], Any]:
@@ -176,7 +178,9 @@ class Fetcher:
             self._session.lose(registration.name)
         elif not registration.calls.mark_answered(number):  # a pushed job had answered this call before it was made
             self._may_have_work = True
-        elif registration is self._session.registration and not registration.is_lost:  # else all its jobs are others'
+        elif (
+            registration is self._session.registration and not registration.is_lost
+        ):  # else all its jobs belong to other workers now
             self._was_full = leased.again or len(leased.leases) >= want
             self._may_have_work = self._may_have_work or self._was_full
             self._slots.start(leased, registration.name, number)

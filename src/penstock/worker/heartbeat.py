@@ -1,4 +1,4 @@
-"""Who keeps workers alive and time in their namespace.
+"""Who renews leases, and who runs the timer.
 
 | | a worker inside a program | a worker under `penstock worker` |
 |---|---|---|
@@ -54,7 +54,7 @@ class Heartbeat(Protocol):
         """A message came on one of them."""
 
     def rearm(self) -> None:
-        """Something may be due earlier than was known."""
+        """Check the due times again: something may be due earlier."""
 
     def start(self) -> list[Coroutine[Any, Any, None]]:
         """Loops to run on the worker's event loop."""
@@ -242,7 +242,9 @@ class SupervisorHeartbeat:
             self._timer.channels(),
             on_message=self._timer.receive,
             on_connect=self._catch_up,
-            on_lasting_error=lambda _: self._timer.rearm(),  # it may not listen: the timer looks with each attempt to
+            on_lasting_error=lambda _: (
+                self._timer.rearm()
+            ),  # this user may not subscribe: the timer checks with each attempt
             health=self._health,
             ping_after=WORKER_PING_AFTER,
         )
@@ -264,11 +266,11 @@ class SupervisorHeartbeat:
                 await self._eviction.check()
             except PenstockError as error:
                 self._health.failed("renew", error)
-                wait = min(wait / 3, 1.0)  # a pause of its own: while it left it to other loops, leases would run out
+                wait = min(wait / 3, 1.0)  # not the shared pause: leases would run out while other loops try
             await asyncio.sleep(wait)
 
     def _tell(self, children: dict[str, Child], renewed: Renewed, valid_until: float) -> None:
-        """Tell the children what the renewal said of them, and the timer that there are late workers."""
+        """Pass the answer of the renewal to the children, and report late workers to the timer."""
         for name, word in zip(children, renewed.words, strict=True):
             if word != "unknown":
                 children[name].renewed(name, valid_until)

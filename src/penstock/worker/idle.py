@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.lane_views import LaneViews
-from penstock.engine.read.views import AT_ONE_MOMENT, Views
+from penstock.engine.read.views import MAX_COUNTED_AT_ONCE, Views
 
 
 async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
@@ -18,12 +18,12 @@ async def is_idle(engine: Engine, views: Views, queues: Sequence[str]) -> bool:
     if await _busy(views, queues, paused):
         return False
     counts = await views.counts(_names_or_all(queues))
-    if len(counts) > AT_ONE_MOMENT and await views.last_event() != last:
+    if len(counts) > MAX_COUNTED_AT_ONCE and await views.last_event() != last:
         return False  # counted in pages: a job may have moved from a later page to an earlier one
     held = [name for name in counts if counts[name].get("held") and not paused.get(name)]
     if not held:
         return True
-    # A job that a lane has just let go is ready, and no longer held.
+    # A job that has just got its slot in a lane is ready, and no longer held.
     return not await LaneViews(engine.script_client).opens(held) and not await _busy(views, queues, paused)
 
 

@@ -125,7 +125,7 @@ class Capture:
 
     def _text(self, record: logging.LogRecord) -> str:
         for text in (self._format, lambda record: str(record.msg)):
-            with suppress(Exception):  # a record that cannot be formatted is its writer's mistake, not the job's
+            with suppress(Exception):  # an unformattable record must not fail the job
                 return text(record)
         return f"(a line that cannot be shown, logged at {record.pathname}:{record.lineno})"
 
@@ -142,5 +142,5 @@ def captured(level: str) -> Iterator[None]:
         yield
     finally:
         capture.is_enabled = False
-        if logging.getLogRecordFactory() is capture:  # else somebody wrapped it, and goes on to use it
+        if logging.getLogRecordFactory() is capture:  # else it was wrapped by other code, which still uses it
             logging.setLogRecordFactory(capture.wrapped)

@@ -1,7 +1,7 @@
-"""Leases that the server has and their worker has not: they are given back.
+"""Gives back leases that the server has but the worker does not hold.
 
-A server that lost its last writes, in a failover or with a part of its disk, may say that a worker runs what it has
-finished. Nobody else would ever take such a job, because its worker is alive.
+A server that lost its last writes, in a failover or with a part of its disk, may have leases of jobs that the worker
+has finished. No other worker would ever take such a job, because this worker is alive.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.worker")
 
-CHECK_INTERVAL: Final = 10.0  #: seconds between two comparisons that nobody asked for
+CHECK_INTERVAL: Final = 10.0  #: seconds between two comparisons without a request
 
 
 class HeldJobs(NamedTuple):
@@ -69,7 +69,7 @@ class LeaseCheck:
 
 
 async def release_lost(engine: Engine, held: HeldJobs) -> None:
-    """Give back the leases of which the server says that this worker has them, although it has not.
+    """Release the leases that the server has for this worker but the worker does not hold.
 
     The held jobs were listed before the server is asked, so jobs that are settled or leased meanwhile are left alone.
     """

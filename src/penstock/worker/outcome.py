@@ -150,12 +150,12 @@ def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, delay: int 
 
 
 def _delay(value: object) -> int:
-    """Checked again: it was when the error was made, but may have been changed since."""
+    """The delay of a Retry or Snooze, checked again: the attribute may have been changed since."""
     return milliseconds(int(value) / 1000, "delay")  # type: ignore[call-overload]
 
 
 def log_outcome(lease: Lease, outcome: Outcome) -> None:
-    """One line in the log about how a run ended; a program whose logging fails loses no more than the line."""
+    """Log one line about how a run ended; if logging fails, only the line is lost."""
     with suppress(Exception):
         _log_outcome(lease, outcome)
 
@@ -195,7 +195,7 @@ def names_of(error: BaseException) -> frozenset[str]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error as bounded JSON, whatever its own methods do."""
+    """An error as JSON of bounded size, whatever the error's own methods do."""
     if type(error) is Raised:
         return error.described
     fields = {
@@ -207,7 +207,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _shown(what: str, make: Callable[[], str], max_length: int) -> str:
-    """A text of the error, bounded and storable; if it cannot be made, a text that says so."""
+    """The error as text of bounded length; if the error cannot be shown, a text that says so."""
     try:
         return _shorten(make(), max_length)
     except BaseException as broken:  # noqa: BLE001  (an exception whose __str__ raises is still an error to be shown)

@@ -164,7 +164,9 @@ class QueueStream:
             elif time.monotonic() < self._session.heartbeat.valid_until:
                 return self._ready.popleft()
             else:
-                await asyncio.sleep(LEASE_POLL_INTERVAL)  # the job may be another's by now: the next renewal tells
+                await asyncio.sleep(
+                    LEASE_POLL_INTERVAL
+                )  # another worker may have the job by now: wait for the next renewal
 
     # Settling
 
@@ -177,12 +179,12 @@ class QueueStream:
         return task
 
     def _settled(self, lease: QueueLease) -> None:
-        if self._unsettled.get(lease.id) is lease:  # else its lease was lost, and the job may have come again
+        if self._unsettled.get(lease.id) is lease:  # else its lease was lost, and the job may have been leased again
             del self._unsettled[lease.id]
             self._wake.set()
 
     def retry_policy_of(self, lease: Lease) -> RetryPolicy:
-        """As its task says, or as for a task that says nothing."""
+        """The retry policy of the job's task, or the default one."""
         task = self._program.tasks.get(lease.ready.task)
         return retry_policy(task.options if task else DEFAULT_OPTIONS, _envelope(lease))
 
@@ -260,7 +262,9 @@ class QueueStream:
         registration.calls.mark_answered(number)
         if leased.word == "unknown":
             session.lose(name)
-        elif registration is session.registration and not registration.is_lost:  # else its jobs are others'
+        elif (
+            registration is session.registration and not registration.is_lost
+        ):  # else its jobs belong to other workers now
             self._hold(leased, name, number)
         return leased.again or len(leased.leases) == PAGE
 

@@ -29,7 +29,7 @@ class RetryPause:
         self._longest = longest
 
     def succeeded(self) -> None:
-        """The next failure is the first one again."""
+        """Start again with the first pause."""
         self.next = self._first
         if self._health is not None:
             self._health.succeeded(self._loop)

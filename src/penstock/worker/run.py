@@ -96,13 +96,13 @@ class Runner:
         return JobContext(lease, worker, number, self._engine, self._lifespan_state, self.sink)
 
     def settled(self, runs: list[FinishedRun]) -> None:
-        """The server knows how these ended: if this process dies now, they are not charged with it."""
+        """The server knows how these runs ended, so they are no longer charged if this process dies."""
         if self._shared_state is not None:
             for run in runs:
                 self._shared_state.clear(run.shared_slot)
 
     async def run(self, running: RunningJob) -> Outcome:
-        """Whatever the task does, this ends in an outcome."""
+        """Run the job to an outcome, whatever its task does."""
         lease = running.lease
         task = self._program.tasks.get(lease.ready.task)
         if task is None:
@@ -178,7 +178,7 @@ class Runner:
         return call
 
     def _in_process(self, task: Task[..., Any, Any], call_here: "TaskCall", *, suspect: bool) -> "TaskCall":
-        """Its time begins with its process. A suspect that no other process can import runs in this one after all."""
+        """Run the job in a process, whose start begins its time. A suspect that cannot be imported there runs here."""
 
         async def call(running: RunningJob, args: list[Any], kwargs: dict[str, Any]) -> Any:
             timeout = _timeout(task, open_envelope(running.lease.payload))
@@ -206,12 +206,12 @@ class Runner:
         return call
 
     def _mark_here(self, running: RunningJob) -> None:
-        """From now on it can crash this process: what it returned is handled here."""
+        """Note that the job can crash this process from now on, because its result is handled here."""
         if self._shared_state is not None:
             self._shared_state.mark_here(running.shared_slot)
 
     def _thread_overran(self, context: JobContext) -> None:
-        """A thread runs on although its time is over: its job is settled when this process has ended."""
+        """A thread runs on beyond its time limit: its job is settled when this process has ended."""
         task, envelope = self._program.tasks[context.task], open_envelope(context.lease.payload)
         error = TimeoutError("it ran longer than its timeout, and its thread did not stop")
         self.on_overrun(context.id, outcome_of(context.lease, error, retry_policy(task.options, envelope)))
@@ -234,7 +234,7 @@ def _completed(result: Any) -> Outcome:
 
 
 def _decoded(task: Task[..., Any, Any], packed: bytes) -> Any:
-    """The result of a process; plain data if it does not fit the annotation, which other executors do not check."""
+    """The result from a process; plain data if it does not fit the annotation, as other executors do not check that."""
     try:
         return task.signature.decode_result(packed)
     except PenstockError:
@@ -301,7 +301,7 @@ def _in_thread(function: Callable[..., Any], threads: Threads, on_overrun: Calla
 
 
 async def _until_done(work: Work[Any], threads: Threads) -> None:
-    """Wait for the thread, even when cancelled; but once the worker has ended, its loop may end without it."""
+    """Wait for the thread, even when cancelled; once the worker has ended, its loop need not wait."""
     while True:
         try:
             await work.result()
@@ -313,7 +313,7 @@ async def _until_done(work: Work[Any], threads: Threads) -> None:
 
 
 def _caught(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:
-    """StopIteration and SystemExit do not travel well through futures; as values they do."""
+    """Return StopIteration and SystemExit as values: futures cannot carry them as exceptions."""
     try:
         return function(*args, **kwargs), None
     except BaseException as error:  # noqa: BLE001  (raised again on the loop)

@@ -1,7 +1,7 @@
 """A worker's or stream's session with the server: registered under a name, renewed, subscribed, replaced when lost.
 
-A name is used once. When the server no longer knows it, its jobs are others' already; the session registers a fresh
-name, and whatever ran under the old one is refused when it is settled.
+A name is used once. When the server no longer knows it, other workers have its jobs already; the session registers a
+new name, and settles of jobs that ran under the old name are refused.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from penstock.worker.lease_check import HeldJobs, LeaseCheck
 log = logging.getLogger("penstock.worker")
 
 MAX_CALLS_AHEAD: Final = 16
-"""Lease calls made after one that is unanswered; the server remembers twice as many (lib/numbers.lua)."""
+"""Lease calls made after one that is unanswered; the server remembers twice as many (lib/lease_calls.lua)."""
 
 
 class CallNumbers:
@@ -177,7 +177,7 @@ class Session:
             await cancel_all([self._subscription])
 
     def lose(self, name: str) -> None:
-        """The server no longer knows this name; however often that is reported, it is replaced once."""
+        """The server no longer knows this name. It is replaced once, however often this is called."""
         registration = self.registration
         if name == registration.name and not registration.is_lost and not self.is_stopping:
             log.warning("%s %s was taken for dead; it goes on under a new name", self._kind, name)
@@ -186,7 +186,7 @@ class Session:
             self._lost.set()
 
     async def _replace_lost(self) -> None:
-        """Only this loop replaces a name, so that there is one at a time."""
+        """The only loop that replaces a name, so that there is one name at a time."""
         while True:
             await self._lost.wait()
             try:
@@ -201,7 +201,7 @@ class Session:
         await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
 
     async def _register(self) -> None:
-        """Register a name that was never used. Nothing uses it before; then everything does, in one step."""
+        """Register a new name, then switch everything to it in one step."""
         name = f"{'' if self._kind == 'worker' else f'{self._kind}-'}{_process_name()}-{secrets.token_hex(5)}"
         valid_until = time.monotonic() + self._lease / 1000
         await self._engine.register(name, self._lease, json.dumps(self._about), self._queues)
@@ -217,10 +217,10 @@ class Session:
     # Messages
 
     def _subscribe(self, name: str) -> None:
-        """Listen to this name's channel, and no more to that of the name before."""
+        """Subscribe to the channel of this name instead of the one before."""
         if self._subscription is not None:
             self._subscription.cancel()
-        own_channel = self._engine.keys.mailbox(name)
+        own_channel = self._engine.keys.channel(name)
 
         def receive(channel: str, message: bytes) -> None:
             if self.registration.name == name:
@@ -249,7 +249,7 @@ class Session:
             self._on_cancel(message.decode().removeprefix("cancel "))
 
     def _check_unheard(self, _: PenstockError) -> None:
-        """It may not listen: with each attempt to, it looks by itself for what a message would have told."""
+        """Check with each attempt what a message would have said: the user may not subscribe."""
         self._on_work()
         self.heartbeat.rearm()
 
@@ -275,7 +275,7 @@ class Session:
 
 
 def about(program: Program) -> dict[str, Any]:
-    """What others may know of a worker: where it runs, on which code, and which tasks it knows."""
+    """The stored information about a worker: where it runs, its version of the code, and the tasks that it knows."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),

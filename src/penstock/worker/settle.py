@@ -1,4 +1,4 @@
-"""Settling: the server is told how runs ended, one verb per kind of outcome, a page of runs per call.
+"""Settling: reports how runs ended, with one verb per kind of outcome and a page of runs per call.
 
 A worker settles what finished together (`Settler`); a stream settles each job when its handler asks (`StreamSettler`).
 """
@@ -23,7 +23,9 @@ from penstock.worker.retry_pause import MAX_PAUSE, RetryPause
 log = logging.getLogger("penstock.worker")
 
 MAX_TRIP_BYTES: Final = 4 * 2**20  #: of results in one round trip
-MAX_REFUSALS: Final = 3  #: of one settle by a server that answers; then the job is buried, or at last given up
+MAX_REFUSALS: Final = (
+    3  #: of one settle by a server that answers; then the job is buried and, if that is refused too, given up
+)
 CLOSE_TIMEOUT: Final = 5.0  #: seconds for the settles in flight when their stream closes
 
 
@@ -146,7 +148,7 @@ class Settler:
         return refusal
 
     def _refused(self, run: FinishedRun, error: Exception) -> None:
-        """Try again; after some refusals bury the job instead, and at last give it up."""
+        """Settle again; after some refusals bury the job instead, and finally give it up."""
         key = run.lease_key
         self._refusals[key] += 1
         if self._refusals[key] == 2 * MAX_REFUSALS:
@@ -212,7 +214,7 @@ class StreamSettler:
                     (word,) = await call
                 except Unavailable as error:
                     await retry.failed(error)
-                except Exception as error:  # noqa: BLE001  (the server refuses this one; somebody may mend what is wrong)
+                except Exception as error:  # noqa: BLE001  (the server refuses this settle; that may be repaired)
                     if retry.next < MAX_PAUSE:
                         log.warning("job %s could not be settled; trying again until it is: %s", run.id, error)
                     await retry.wait()
@@ -228,4 +230,4 @@ class StreamSettler:
     def _ended(self, task: "asyncio.Task[str]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # read, so that nothing is logged if nobody waits for the task
+            task.exception()  # retrieved, so that asyncio logs nothing if no caller waits for the task

@@ -59,13 +59,13 @@ class Slots:
         for lease in leased.leases:
             context = self._runner.context(lease, worker, number)
             running = RunningJob(lease, worker, number, context)
-            running.is_stopped = self.is_draining  # then it goes back
+            running.is_stopped = self.is_draining  # then it is released
             if lease.ready.cancelling or lease.id in self._cancelled_early:
                 context.cancelling = running.is_stopped = True
             self.held.add((worker, number, lease.id))
             self.running[lease.id] = running
             self._active += 1
-            # Not asyncio.create_task, which looks for the loop and names the task: together that takes as long again.
+            # asyncio.create_task would look up the loop and name the task, which takes as long again.
             running.task = self._loop.create_task(self._run(running))
 
     async def _run(self, running: RunningJob) -> None:
@@ -108,7 +108,7 @@ class Slots:
     # Stopping
 
     def cancel(self, job_id: str, *, may_arrive: bool) -> None:
-        """Cancel it if it runs here; if it `may_arrive` with an answer in flight, then."""
+        """Cancel the job if it runs here, or when it arrives with an answer in flight if it `may_arrive`."""
         running = self.running.get(job_id)
         if running is not None:
             running.context.cancelling = True
@@ -117,7 +117,7 @@ class Slots:
             self._cancelled_early.add(job_id)
 
     def forget_early_cancels(self) -> None:
-        """No answer is in flight that could bring the jobs."""
+        """Forget early cancels: no answer is in flight that could have these jobs."""
         self._cancelled_early.clear()
 
     def thread_overran(self, job_id: str, outcome: Outcome) -> None:
@@ -127,7 +127,7 @@ class Slots:
             self.progressed.set()
 
     def stop_all(self) -> None:
-        """Stop what runs, as far as it can be stopped."""
+        """Stop the running jobs, as far as they can be stopped."""
         self.announce_shutdown()
         for running in list(self.running.values()):
             running.stop()
@@ -138,13 +138,13 @@ class Slots:
             running.context.shutting_down = True
 
     async def drained(self) -> None:
-        """Wait until nothing runs that may end, and everything is settled."""
+        """Wait until all jobs that can end have ended and are settled."""
         while self._active > len(self.stuck) or self.settler.waiting or self.settler.in_flight:
             self.progressed.clear()
             await self.progressed.wait()
 
     async def quiet(self) -> None:
-        """Wait until nothing runs here, or for a moment."""
+        """Wait for a moment until no job runs here."""
         with suppress(TimeoutError):
             async with asyncio.timeout(QUIET_TIMEOUT):
                 await asyncio.sleep(0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 
-MAX_SLEEP: Final = 60.0  #: seconds between two questions for what is due, should a message have been lost
+MAX_SLEEP: Final = 60.0  #: seconds between two checks of the due times, in case a message was lost
 PRUNE_INTERVAL: Final = 15.0  #: seconds
 RETRY_INTERVAL: Final = 1.0  #: seconds until what failed is tried again
 REFUSED_INTERVAL: Final = 10.0  #: the same for a step that the server refuses although it answers
@@ -45,7 +45,7 @@ class Timer:
         reap_interval: float | None = None,
         on_work: "Callable[[], None]" = lambda: None,
     ) -> None:
-        """`lease` is in ms. `reap_interval`: seconds between two reaps that nobody asked for; a third of a lease."""
+        """`lease` is in ms. `reap_interval`: seconds between two reaps without a request; else a third of a lease."""
         self._engine = engine
         self._health = health
         self._reap_interval = lease / 3000 if reap_interval is None else reap_interval
@@ -54,12 +54,12 @@ class Timer:
         self._changed = asyncio.Event()
         self._times: dict[str, float] = dict.fromkeys(DUE_STEPS, 0.0)  #: step → when to do it, by the loop's clock
         self._clock_offset: float | None = None  #: seconds by which the loop's clock is ahead of the server's
-        self._stuck_crons = 0  #: schedules that stay due because nothing here can tick them; others come after them
+        self._stuck_crons = 0  #: schedules that stay due because they cannot be ticked here; others come after them
         self._ended_crons: set[str] = set()  #: schedules whose waiting ticks may go on
 
     def channels(self) -> list[str]:
         """The channels that bring it messages."""
-        return [self._engine.keys.timer, self._engine.keys.mailbox("crons")]
+        return [self._engine.keys.timer, self._engine.keys.channel("crons")]
 
     def receive(self, channel: str, message: bytes) -> None:
         if channel == self._engine.keys.timer:
@@ -68,7 +68,7 @@ class Timer:
             self._jobs_ended(message.decode().split(SEPARATOR)[1:])
 
     def reap_soon(self) -> None:
-        """Some worker's lease is over."""
+        """Reap soon: the lease of a worker is over."""
         self._times["reap"] = 0.0
         self._changed.set()
 
@@ -115,7 +115,7 @@ class Timer:
             await self._do_alone("prune", self._prune())
 
     async def _do_alone(self, step: str, work: "Awaitable[None]") -> None:
-        """A step that fails stops no other, unless there is no server."""
+        """Do each step alone, so that a step that fails stops no other, unless there is no server."""
         try:
             await work
         except (Unavailable, SchemaMismatch):
@@ -124,7 +124,7 @@ class Timer:
             self._postpone(step, error, asyncio.get_running_loop().time())
 
     def _postpone(self, step: str, error: Exception, now: float) -> None:
-        """Try it again, but less often than without a server: that would hardly help."""
+        """Try a refused step again, but less often than without a server."""
         log.error(
             "%s failed, and is tried again in %.0f s: %s; `penstock doctor` may say why", step, REFUSED_INTERVAL, error
         )
@@ -171,7 +171,7 @@ class Timer:
         ticked = await tick(self._engine, due)
         self._stuck_crons = min(len(due.crons) - ticked, MAX_STUCK_CRONS)
         if not ticked:
-            self._times[step] = now + RETRY_INTERVAL  # none of them could tick here; perhaps elsewhere
+            self._times[step] = now + RETRY_INTERVAL  # none could be ticked here; another worker may know them
 
     async def _reap(self) -> None:
         moved, more = await self._engine.reap(self._lease, cause='{"type": "WorkerLost", "message": "not heard of"}')

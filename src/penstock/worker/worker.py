@@ -61,7 +61,7 @@ class Worker:
         self.grace: float | None = grace  #: None: as long as they take
         self.quota = math.inf  #: jobs that it takes at most
         self._supervised_heartbeat = heartbeat
-        self.overran = asyncio.Event()  #: a thread does not end: only a new process gets rid of it
+        self.overran = asyncio.Event()  #: set when a thread does not end, which only a new process can cure
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._session: Session | None = None
@@ -76,7 +76,7 @@ class Worker:
         self._stopping.set()
 
     def hurry(self) -> None:
-        """Do not wait for running jobs when it stops: they are cut, and what does not end at once goes back."""
+        """Do not wait for running jobs at the stop: cancel them, and release what does not end at once."""
         self.grace = 0.0
 
     async def __aenter__(self) -> Self:
@@ -133,7 +133,7 @@ class Worker:
         self._fetcher = Fetcher(self._engine, session, self._slots, self._queues.order, health)
         await session.open()
         loops = session.loops()
-        stack.callback(session.heartbeat.stop)  # whatever happens while it stops: nothing renews without the loops
+        stack.callback(session.heartbeat.stop)  # last: without the loops nothing may renew
         self._loops = [asyncio.create_task(loop) for loop in (*loops, self._fetcher.run())]
         stack.push_async_callback(self._stop)
         log.info("worker %s: %d slots, queues %s", self.name, self._concurrency, ",".join(self._queues.names))
@@ -155,7 +155,7 @@ class Worker:
         )
 
     async def _declare_schedules(self, worker: str) -> None:
-        """Make the schedules of the code known. An unchanged one stays as it is, however many workers declare it."""
+        """Declare the schedules of the code. An unchanged schedule stays as it is, however many workers declare it."""
         now = (await self._engine.due_crons(0)).now if self._program.schedules else 0
         for schedule, spec in self._program.schedules.items():
             word = await self._engine.set_cron(schedule, spec, first(schedule, spec, now), source="code", worker=worker)
@@ -168,7 +168,7 @@ class Worker:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has taken all the jobs that it may."""
+        """Whether it has taken as many jobs as `quota` allows."""
         return self._slots.quota <= 0
 
     @property
@@ -181,11 +181,11 @@ class Worker:
         self._fetcher.cancel(job_id)
 
     def cut(self) -> None:
-        """Stop what runs, as far as it can be stopped."""
+        """Stop the running jobs, as far as they can be stopped."""
         self._slots.stop_all()
 
     def lose_name(self, name: str) -> None:
-        """The server no longer knows this name: go on under another."""
+        """The server no longer knows this name: register another."""
         if self._session is not None:
             self._session.lose(name)
 
@@ -202,7 +202,7 @@ class Worker:
     # The end
 
     async def _stop(self) -> None:
-        """Take nothing new, let what runs finish, give the rest back; whatever happens meanwhile, leave."""
+        """Take no more jobs, let running ones finish, release the rest; leave in any case."""
         assert self._session is not None
         try:
             await self._finish(self._session)
@@ -225,7 +225,7 @@ class Worker:
 
 
 async def _within(seconds: float | None, work: Coroutine[Any, Any, None]) -> None:
-    """Wait until it is done, or for so long."""
+    """Wait until the awaitable is done, at most for some seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work

@@ -1,4 +1,4 @@
-"""admit: held → ready, for lanes whose rate allows more again."""
+"""admit: held → ready, in lanes whose rate allows more starts."""
 
 from penstock.engine.answers import Due
 from penstock.engine.engine import Engine
@@ -38,9 +38,9 @@ async def test_a_job_that_costs_more_waits_longer_and_no_worker_is_woken_too_ear
     dear = lane("dear", rate="0.001", burst="5", cost=4)
     await enqueue(engine, *(new_job(f"j{i}", lanes=[dear]) for i in range(2)))
     assert [lease.id for lease in await worker.lease(9)] == ["j0"]
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         while (due := await engine.admit()).next >= 0:
-            assert await mailbox.letters() == []
+            assert await subscription.messages() == []
             assert await worker.lease(9) == []
             clock.now = due.next
     assert [lease.id for lease in await worker.lease(9)] == ["j1"]
@@ -62,19 +62,19 @@ async def test_a_start_that_costs_more_than_the_burst_is_paid_in_full(engine: En
 async def test_the_timer_learns_when_a_lane_will_open(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", lanes=[SLOW]), new_job("b", lanes=[SLOW]))
-    async with listening(engine, engine.keys.timer) as mailbox:
+    async with listening(engine, engine.keys.timer) as subscription:
         await worker.lease(9)
-        assert await mailbox.letters() == [str(clock() + 1_000)]
+        assert await subscription.messages() == [str(clock() + 1_000)]
 
 
 async def test_admit_wakes_a_worker_and_adds_an_event(engine: Engine, clock: Clock) -> None:
-    sleeper = await TestWorker(engine, "sleeper").register()
+    idle = await TestWorker(engine, "idle").register()
     await enqueue(engine, new_job("a", lanes=[SLOW]), new_job("b", lanes=[SLOW]))
-    await sleeper.lease(9)
+    await idle.lease(9)
     clock.advance(1_000)
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.admit()
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[-1] == ("admit", "b", "")
 
 
@@ -94,7 +94,7 @@ async def test_a_lane_is_forgotten_when_its_rate_is_full_again(engine: Engine, c
 async def test_a_page_ends_at_its_limit_and_goes_on_with_the_next(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine).register()
     lanes = [lane(f"slow{i}", rate="0.001", burst="1") for i in range(5)]
-    await enqueue(engine, *(new_job(lanes=[one]) for one in lanes * 2))
+    await enqueue(engine, *(new_job(lanes=[spec]) for spec in lanes * 2))
     assert len(await worker.lease(9)) == 5
     clock.advance(1_000)
     assert [(await engine.admit(2)).moved for _ in range(4)] == [2, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""cancel: what waits is cancelled; a running job is flagged and its worker told."""
+"""cancel: a waiting job is cancelled; a running job is flagged, and its worker gets a message."""
 
 import pytest
 
@@ -41,9 +41,9 @@ async def test_a_running_job_is_flagged_its_worker_notified_and_nothing_else_cha
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job("a", unique="u"), new_job("b"))
     (lease,) = await worker.lease()
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         assert await engine.cancel(["a", "b"], "changed my mind") == ["cancelling", "cancelled"]
-        assert await mailbox.letters() == ["cancel a"]
+        assert await subscription.messages() == ["cancel a"]
     header = await header_of(engine, "a")
     assert (header.state, header.cancelling, header.reason) == ("running", 1, "changed my mind")
     assert (header.claim, header.since) == (lease.header.claim, lease.header.since)
@@ -57,9 +57,9 @@ async def test_a_job_is_flagged_once_with_the_first_reason(engine: Engine) -> No
     await worker.lease()
     await engine.cancel(["a"], "first")
     before = await dump(engine)
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         assert await engine.cancel(["a"], "second") == ["cancelling"]
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
     assert await dump(engine) == before
 
 

@@ -1,4 +1,4 @@
-"""Cancelling a batch is one small step, however many members it has; they follow in pages."""
+"""cancel_batch: one small step, however many members there are; these are cancelled in pages."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

@@ -1,4 +1,4 @@
-"""cap: at most so many jobs of a queue run at once, or wait in it."""
+"""cap: limits how many jobs of a queue run at once, and how many wait in it."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -70,16 +70,19 @@ async def test_a_full_queue_takes_no_more_and_one_that_starts_makes_room(engine:
     await engine.cap("default", most=2)
     jobs = [new_job("a"), new_job("b", due=1_000), new_job("c"), new_job("other", queue="other")]
     placed = await engine.enqueue(jobs)
-    assert [one.word for one in placed] == ["created", "created", "full", "created"]
+    assert [answer.word for answer in placed] == ["created", "created", "full", "created"]
     assert "c" not in await states(engine)
     await worker.lease(1)
-    assert [one.word for one in await engine.enqueue([new_job("c"), new_job("d")])] == ["created", "full"]
+    assert [answer.word for answer in await engine.enqueue([new_job("c"), new_job("d")])] == ["created", "full"]
 
 
 async def test_a_job_that_is_there_already_is_recognised_in_a_full_queue(engine: Engine) -> None:
     await enqueue(engine, new_job("a"), new_job("b", unique="u"))
     await engine.cap("default", most=1)
-    assert [one.word for one in await engine.enqueue([new_job("a"), new_job("x", unique="u")])] == ["created", "unique"]
+    assert [answer.word for answer in await engine.enqueue([new_job("a"), new_job("x", unique="u")])] == [
+        "created",
+        "unique",
+    ]
 
 
 async def test_the_settings_of_a_queue_are_kept_side_by_side(engine: Engine) -> None:

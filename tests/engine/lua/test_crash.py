@@ -1,6 +1,6 @@
-"""crash: the process of one job died, its worker lives on: back to the head of the line, or dead after too many."""
+"""crash: the process of a job died and its worker lives: the job goes back to its place, or is dead after too many."""
 
-from penstock.engine.engine import CRASHES, Engine
+from penstock.engine.engine import MAX_CRASHES, Engine
 from penstock.engine.read.views import Views
 from penstock.model.header import Attempt
 from tests.conftest import Clock
@@ -26,11 +26,11 @@ async def test_a_job_is_buried_after_too_many_crashes_of_any_kind(engine: Engine
     await dying.lease()
     await engine.reap_worker(dying.name, ["a"], 1_000)
     worker = await TestWorker(engine).register()
-    for _ in range(CRASHES - 1):
+    for _ in range(MAX_CRASHES - 1):
         await worker.crash((await worker.lease())[0])
     record = await Views(engine).job("a")
     assert record is not None
-    assert (record.header.state, record.header.reason, record.header.crashes) == ("dead", "crash_loop", CRASHES)
+    assert (record.header.state, record.header.reason, record.header.crashes) == ("dead", "crash_loop", MAX_CRASHES)
     assert record.payload == b"bytes"
 
 

@@ -50,7 +50,7 @@ async def test_discard_of_a_dead_job_that_held_up_its_lane_frees_the_lane(engine
     await worker.bury(first)
     assert await worker.lease() == []
     await engine.discard(["first"])
-    assert [one.id for one in await worker.lease()] == ["second"]
+    assert [lease.id for lease in await worker.lease()] == ["second"]
     assert (await header_of(engine, "second")).state == "running"
 
 

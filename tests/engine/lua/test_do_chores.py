@@ -1,4 +1,4 @@
-"""What is done to batches in pages; the rest is where it is asked for: test_cancel_batch, test_retry_batch."""
+"""do_chores: work on batches in pages; test_cancel_batch and test_retry_batch have the rest."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.answers import EnqueueAnswer
-from penstock.engine.engine import ALIKE, PAGE, Engine
+from penstock.engine.engine import PAGE, PLAIN_PAGE, Engine
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.reconcile import reconcile
@@ -41,7 +41,7 @@ async def test_a_resent_enqueue_gets_its_first_answer_again(engine: Engine) -> N
 
 async def test_an_id_twice_in_one_page_is_one_job(engine: Engine) -> None:
     placed = await engine.enqueue([new_job("a", nonce="x"), new_job("a", nonce="y")])
-    assert [one.word for one in placed] == ["created", "exists"]
+    assert [answer.word for answer in placed] == ["created", "exists"]
 
 
 async def test_a_taken_unique_key_gives_its_holder_until_that_is_finished(engine: Engine) -> None:
@@ -85,7 +85,7 @@ async def test_a_job_that_is_there_already_changes_nothing(engine: Engine) -> No
     await enqueue(engine, new_job("a", nonce="x", unique="u"))
     before = await dump(engine)
     placed = await engine.enqueue([new_job("a", nonce="y", queue="new", due=5), new_job("b", unique="u", queue="new")])
-    assert [one.word for one in placed] == ["exists", "unique"]
+    assert [answer.word for answer in placed] == ["exists", "unique"]
     assert await dump(engine) == before
 
 
@@ -164,11 +164,11 @@ async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engin
     for fields in ({"due": 5}, {"lanes": ["lock:t"]}, {"batch": "b"}):
         with pytest.raises(ValueError, match=f"at most {PAGE}"):
             engine.enqueue([new_job(**fields) for n in range(PAGE + 1)])
-    with pytest.raises(ValueError, match=f"at most {ALIKE}"):
-        engine.enqueue([new_job() for _ in range(ALIKE + 1)])
-    placed = await engine.enqueue([new_job() for _ in range(ALIKE)])
-    assert len({one.id for one in placed if one.word == "created"}) == ALIKE
-    assert len(await happened(engine)) == ALIKE
+    with pytest.raises(ValueError, match=f"at most {PLAIN_PAGE}"):
+        engine.enqueue([new_job() for _ in range(PLAIN_PAGE + 1)])
+    placed = await engine.enqueue([new_job() for _ in range(PLAIN_PAGE)])
+    assert len({answer.id for answer in placed if answer.word == "created"}) == PLAIN_PAGE
+    assert len(await happened(engine)) == PLAIN_PAGE
 
 
 async def test_a_pause_holds_although_it_was_forgotten_that_something_is_set(engine: Engine) -> None:
@@ -177,7 +177,7 @@ async def test_a_pause_holds_although_it_was_forgotten_that_something_is_set(eng
     assert [finding.rule for finding in await audit(engine)] == ["settings"]
     await reconcile(engine)
     worker = await TestWorker(engine).register()
-    assert await worker.lease(by_letter=True) == []
+    assert await worker.lease(push=True) == []
     (placed,) = await engine.enqueue([new_job()])
     assert placed.state == "ready"
     assert await worker.lease() == []

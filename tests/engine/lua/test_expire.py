@@ -1,4 +1,4 @@
-"""expire: what was not started by its `expires` is cancelled."""
+"""expire: a job that was not started by its `expires` is cancelled."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -97,6 +97,6 @@ async def test_an_expired_job_wakes_no_worker(engine: Engine, clock: Clock) -> N
     await enqueue(engine, new_job("a", due=9_000, expires=1_000))
     await worker.lease()
     clock.advance(1_000)
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await engine.expire()
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []

@@ -1,4 +1,4 @@
-"""init: makes the namespace, or checks that it is one of ours."""
+"""init: makes the namespace, or checks its layout."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
@@ -58,10 +58,10 @@ async def encodings(engine: Engine) -> dict[str, str]:
 
 async def test_keys_of_the_hot_path_are_hash_tables_and_skip_lists(engine: Engine) -> None:
     await engine.init()
-    found = await encodings(engine)
+    encoding = await encodings(engine)
     hashes = ("jobs", "payloads", "results", "attempts", "unique", "waiting", "stats", "logs", "lanes")
-    assert {found[name] for name in hashes} == {"hashtable"}
-    assert {found[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
+    assert {encoding[name] for name in hashes} == {"hashtable"}
+    assert {encoding[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
 
 
 async def test_a_worker_that_registers_restores_skip_lists_after_a_restart_of_the_server(engine: Engine) -> None:
@@ -72,6 +72,6 @@ async def test_a_worker_that_registers_restores_skip_lists_after_a_restart_of_th
         await client.zadd(engine.keys(name), {"": 0})
     assert (await encodings(engine))["leases"] == "listpack"
     await TestWorker(engine).register()
-    found = await encodings(engine)
-    assert {found[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
+    encoding = await encodings(engine)
+    assert {encoding[name] for name in ("ready", "leases", "held", "holders")} == {"skiplist"}
     assert await audit(engine) == []

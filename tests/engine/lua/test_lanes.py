@@ -1,4 +1,4 @@
-"""Lanes: locks, limits, order and rates, as jobs meet them."""
+"""Lanes: locks, limits, order and rates."""
 
 import itertools
 from collections import Counter
@@ -26,9 +26,9 @@ async def complete(worker: TestWorker, leases: list[Lease]) -> None:
 async def left_over(engine: Engine) -> dict[str, list[bytes]]:
     """What is stored of lanes besides the sentinels."""
     client = await raw(engine)
-    found = {name: await client.zrange(engine.keys(name), 0, -1) for name in ("held", "holders", "openings")}
-    found["lanes"] = await client.hkeys(engine.keys("lanes"))
-    return {name: rows for name, members in found.items() if (rows := [row for row in members if row])}
+    left = {name: await client.zrange(engine.keys(name), 0, -1) for name in ("held", "holders", "openings")}
+    left["lanes"] = await client.hkeys(engine.keys("lanes"))
+    return {name: rows for name, members in left.items() if (rows := [row for row in members if row])}
 
 
 # Locks

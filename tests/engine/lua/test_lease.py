@@ -266,15 +266,15 @@ async def test_unknown_entries_of_a_queue_are_dropped_and_delay_no_job(engine: E
 async def test_a_worker_that_got_less_than_it_wanted_is_woken_for_the_next_job(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
     await enqueue(engine, new_job(), new_job(), new_job())
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         assert len(await worker.lease(2)) == 2
         await enqueue(engine, new_job())
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
         assert len(await worker.lease(3)) == 2
         await enqueue(engine, new_job(), new_job())
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
         await enqueue(engine, new_job())
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
 
 
 async def test_a_worker_that_is_told_to_ask_again_is_not_idle(engine: Engine) -> None:
@@ -284,9 +284,9 @@ async def test_a_worker_that_is_told_to_ask_again_is_not_idle(engine: Engine) ->
     await engine.resume("default")
     leased = await engine.lease(worker.name, 1)
     assert leased.again
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await enqueue(engine, new_job())
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
 
 
 async def test_lease_is_counted_adds_an_event_and_sums_the_wait(engine: Engine, clock: Clock) -> None:

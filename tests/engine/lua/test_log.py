@@ -1,4 +1,4 @@
-"""log: lines that attempts wrote; of each job the last ones are kept."""
+"""log: stores the last lines that attempts of a job wrote."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ def lines(first: int, number: int, text: str = "line") -> list[Any]:
 
 
 async def kept(engine: Engine, job_id: str) -> list[Any]:
-    found: list[Any] = msgspec.msgpack.decode(await (await raw(engine)).hget(engine.keys("logs"), job_id))
-    return found
+    log: list[Any] = msgspec.msgpack.decode(await (await raw(engine)).hget(engine.keys("logs"), job_id))
+    return log
 
 
 async def _running(engine: Engine) -> TestWorker:
@@ -57,7 +57,7 @@ async def test_an_attempt_may_add_lines_after_the_next_one_did_and_none_twice(en
     for _ in range(2):
         both = [("a", 1, 0, lines(0, 1, "first")), ("a", 2, 1, lines(1, 1, "second"))]
         assert await engine.log("w", both) == ["ok", "ok"]
-    assert [one[3] for one in (await kept(engine, "a"))[2]] == ["second 0", "first 0", "second 1"]
+    assert [line[3] for line in (await kept(engine, "a"))[2]] == ["second 0", "first 0", "second 1"]
 
 
 async def test_the_last_lines_are_kept_and_how_many_are_gone(engine: Engine) -> None:
@@ -68,7 +68,7 @@ async def test_the_last_lines_are_kept_and_how_many_are_gone(engine: Engine) -> 
     await engine.log("w", [("a", 1, 300, lines(300, 30, "x" * 1_000))])
     _, gone, rest = await kept(engine, "a")
     assert gone + len(rest) == 330
-    assert sum(len(one[3]) for one in rest) < 16_384 < sum(len(one[3]) for one in rest) + 1_100
+    assert sum(len(line[3]) for line in rest) < 16_384 < sum(len(line[3]) for line in rest) + 1_100
 
 
 async def test_a_later_attempt_goes_on_after_the_one_before(engine: Engine) -> None:

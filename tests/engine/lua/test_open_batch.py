@@ -1,8 +1,8 @@
-"""A batch begins: alone, inside another, or not at all."""
+"""open_batch: a batch begins, alone or inside another."""
 
 import pytest
 
-from penstock.engine.engine import DEEPEST, Engine
+from penstock.engine.engine import MAX_BATCH_DEPTH, Engine
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
@@ -46,15 +46,15 @@ async def test_a_batch_that_takes_no_members_takes_no_batch(engine: Engine) -> N
     await open_batch(engine, "called-off", new_job("b"))
     await engine.cancel_batch("called-off")
     words = {"sealed": "sealed", "ended": "ended", "called-off": "cancelled", "nobody": "unknown"}
-    assert {one: await engine.open_batch(new_batch("x", parent=one)) for one in words} == words
+    assert {word: await engine.open_batch(new_batch("x", parent=word)) for word in words} == words
 
 
 async def test_batches_are_inside_each_other_up_to_a_depth(engine: Engine) -> None:
     await open_batch(engine, "b1")
-    for depth in range(2, DEEPEST + 1):
+    for depth in range(2, MAX_BATCH_DEPTH + 1):
         await open_batch(engine, f"b{depth}", parent=f"b{depth - 1}")
-    assert await engine.open_batch(new_batch("too-deep", parent=f"b{DEEPEST}")) == "deep"
-    for depth in range(DEEPEST, 0, -1):
+    assert await engine.open_batch(new_batch("too-deep", parent=f"b{MAX_BATCH_DEPTH}")) == "deep"
+    for depth in range(MAX_BATCH_DEPTH, 0, -1):
         await engine.seal_batch(f"b{depth}")
     assert (await numbers_of(engine, "b1"))[:3] == ("ended", 1, 1)
 
@@ -72,7 +72,7 @@ async def test_a_job_for_a_batch_that_does_not_take_it_is_refused_and_nothing_is
     await open_batch(engine, "b", new_job("first"))
     await engine.seal_batch("b")
     placed = await engine.enqueue([new_job("first", batch="b"), new_job("a", batch="b"), new_job("c", batch="nobody")])
-    assert [(one.word, one.id) for one in placed] == [("created", "first"), ("sealed", "a"), ("unknown", "c")]
+    assert [(answer.word, answer.id) for answer in placed] == [("created", "first"), ("sealed", "a"), ("unknown", "c")]
     assert await numbers_of(engine, "b") == ("sealed", 1, 0, 0, 0, 1)
 
 

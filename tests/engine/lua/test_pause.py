@@ -1,4 +1,4 @@
-"""pause: nothing of a queue is leased from now on; what runs goes on."""
+"""pause: no job of the queue is leased from now on; running jobs go on."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ async def test_a_paused_queue_keeps_its_jobs_and_what_runs_goes_on(engine: Engin
     await enqueue(engine, new_job("running"), new_job("waiting"), new_job("elsewhere", queue="other"))
     (lease,) = await worker.lease()
     assert await engine.pause("default") == "ok"
-    assert [one.id for one in await worker.lease(9)] == ["elsewhere"]
+    assert [lease.id for lease in await worker.lease(9)] == ["elsewhere"]
     assert await worker.complete(lease) == "ok"
     assert await states(engine) == {"running": "done", "waiting": "ready", "elsewhere": "running"}
 

@@ -1,4 +1,4 @@
-"""pause_cron: a schedule makes no jobs until it is resumed; those that it made go on."""
+"""pause_cron: a schedule makes no jobs until it is resumed; jobs that it made go on."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

@@ -1,4 +1,4 @@
-"""promote: scheduled → ready, for what is due, in the order of due times."""
+"""promote: scheduled → ready, for due jobs, in the order of their due times."""
 
 from penstock.engine.answers import Due
 from penstock.engine.engine import Engine
@@ -83,13 +83,13 @@ async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine:
 
 
 async def test_promote_wakes_workers_is_counted_and_adds_events(engine: Engine, clock: Clock) -> None:
-    sleeper = await TestWorker(engine, "sleeper", ("other",)).register()
-    await sleeper.lease()
+    idle = await TestWorker(engine, "idle", ("other",)).register()
+    await idle.lease()
     await enqueue(engine, new_job("a", due=1_000), new_job("b", due=1_000, queue="other"))
     clock.advance(1_000)
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.promote()
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("promote", "a", ""), ("promote", "b", "")]
     assert await Views(engine).counts() == {
         "default": {"ready": 1, "scheduled": 0},

@@ -1,4 +1,4 @@
-"""prune: finished jobs become tombstones and then nothing, by age and by number."""
+"""prune: finished jobs become tombstones and are then removed, by age and by number."""
 
 from penstock.engine.engine import Engine, Retention
 from penstock.engine.keys import KINDS

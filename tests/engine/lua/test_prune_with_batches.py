@@ -1,4 +1,4 @@
-"""Members of an unfinished batch stay, and nothing behind them is kept for their sake."""
+"""prune: members of an unfinished batch stay, and jobs behind them are pruned all the same."""
 
 import pytest
 
@@ -29,12 +29,12 @@ async def _enqueue(engine: Engine, n: int, kind: str, batch: str = "") -> None:
 
 async def _kept(engine: Engine) -> dict[str, int]:
     """How many of each kind still have their record."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     async for job_id, header in Views(engine).headers():
         if not header.compact:
             kind = job_id.rpartition("-")[0]
-            found[kind] = found.get(kind, 0) + 1
-    return found
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts
 
 
 async def _prune(engine: Engine, keep: Retention) -> int:

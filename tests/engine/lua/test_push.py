@@ -1,16 +1,16 @@
-"""A job that goes to a worker at once: enqueued while nobody is in line and a worker has nothing to do."""
+"""A new job is pushed to an idle worker if no job is ready before it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.engine.answers import EnqueueAnswer, Lease, read_letter
+from penstock.engine.answers import EnqueueAnswer, Lease, read_pushed_lease
 from penstock.engine.engine import Engine
 from penstock.engine.repair.audit import audit
 from tests.conftest import Clock, namespace, open_engine
 from tests.engine.factories import (
     LIFE,
-    Mailbox,
+    Subscription,
     TestWorker,
     contents,
     enqueue,
@@ -25,33 +25,33 @@ from tests.engine.factories import (
 
 @pytest.fixture
 async def worker(engine: Engine) -> TestWorker:
-    """It is called w, and will take a job by letter."""
+    """It is called w, and will take the next job."""
     worker = await TestWorker(engine, "w").register()
-    assert await worker.lease(by_letter=True) == []
+    assert await worker.lease(push=True) == []
     return worker
 
 
 @pytest.fixture
-async def box(engine: Engine, worker: TestWorker) -> AsyncIterator[Mailbox]:
-    async with listening(engine, engine.keys.mailbox("w")) as box:
-        yield box
+async def subscription(engine: Engine, worker: TestWorker) -> AsyncIterator[Subscription]:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
+        yield subscription
 
 
-async def taken(box: Mailbox) -> tuple[int, Lease]:
-    """The number and the job of the one letter."""
-    (letter,) = await box.packets()
-    number, leased = read_letter(letter)
+async def taken(subscription: Subscription) -> tuple[int, Lease]:
+    """The number and the job of the one message."""
+    (message,) = await subscription.raw_messages()
+    number, leased = read_pushed_lease(message)
     (lease,) = leased.leases
     return number, lease
 
 
 @pytest.mark.parametrize("size", [0, 7, 255, 256, 16_384])
 async def test_the_message_has_all_that_a_lease_answer_has(
-    engine: Engine, clock: Clock, box: Mailbox, size: int
+    engine: Engine, clock: Clock, subscription: Subscription, size: int
 ) -> None:
     (placed,) = await engine.enqueue([new_job("a", payload=b"." * size)])
     assert placed == EnqueueAnswer("created", "a", "running")
-    number, lease = await taken(box)
+    number, lease = await taken(subscription)
     assert (number, lease.id, lease.payload, lease.attempt) == (2, "a", b"." * size, 1)
     assert lease.header == await header_of(engine, "a")
     assert (lease.header.claim, lease.header.started) == ("w\x1f2", clock())
@@ -62,7 +62,7 @@ async def test_the_message_has_all_that_a_lease_answer_has(
 
 
 async def test_a_pushed_job_is_stored_as_if_it_had_been_leased(
-    url: str, engine: Engine, clock: Clock, worker: TestWorker, box: Mailbox
+    url: str, engine: Engine, clock: Clock, worker: TestWorker, subscription: Subscription
 ) -> None:
     twin = open_engine(url, namespace(), clock)
     try:
@@ -73,18 +73,18 @@ async def test_a_pushed_job_is_stored_as_if_it_had_been_leased(
             clock.advance(20_000)
             (placed,) = await engine.enqueue([job])
             assert placed.state == "running"
-            worker.number, lease = await taken(box)
+            worker.number, lease = await taken(subscription)
             await twin.enqueue([job])
             (same,) = await other.lease()
             assert lease == same
             await worker.complete(lease, b"result")
             await other.complete(same, b"result")
-            await worker.lease(by_letter=True)
+            await worker.lease(push=True)
             await other.lease()
-        both = [await contents(one) for one in (engine, twin)]
-        for found in both:
-            del found["idle"]
-            found["counts"] = {name: n for name, n in found["counts"].items() if n != b"0"}
+        both = [await contents(side) for side in (engine, twin)]
+        for stored in both:
+            del stored["idle"]
+            stored["counts"] = {name: n for name, n in stored["counts"].items() if n != b"0"}
         assert both[0] == both[1]
         assert await happened(engine) == await happened(twin)
     finally:
@@ -92,30 +92,32 @@ async def test_a_pushed_job_is_stored_as_if_it_had_been_leased(
         await twin.script_client.endpoint.aclose()
 
 
-async def test_a_pushed_job_that_is_sent_again_exists_once(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_a_pushed_job_that_is_sent_again_exists_once(
+    engine: Engine, worker: TestWorker, subscription: Subscription
+) -> None:
     job = new_job("a")
     first = await engine.enqueue([job])
-    await taken(box)
+    await taken(subscription)
     assert await engine.enqueue([job]) == first
-    assert await box.packets() == []
+    assert await subscription.raw_messages() == []
     assert await states(engine) == {"a": "running"}
 
 
-async def test_a_lost_message_loses_no_job(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_a_lost_message_loses_no_job(engine: Engine, worker: TestWorker, subscription: Subscription) -> None:
     await engine.enqueue([new_job("a")])
-    _, lost = await taken(box)
-    assert await worker.lease() == [lost]  # under the number that the letter had
+    _, lost = await taken(subscription)
+    assert await worker.lease() == [lost]  # under the number that the message had
     assert await worker.lease() == []
     assert await worker.complete(lost) == "ok"
     assert await audit(engine) == []
 
 
 async def test_a_lease_call_that_crosses_the_message_gets_the_same_job(
-    engine: Engine, worker: TestWorker, box: Mailbox
+    engine: Engine, worker: TestWorker, subscription: Subscription
 ) -> None:
     await enqueue(engine, new_job("a"))
-    number, lease = await taken(box)
-    again = await engine.lease("w", number, want=5, answered=1, by_letter=True)
+    number, lease = await taken(subscription)
+    again = await engine.lease("w", number, want=5, answered=1, push=True)
     assert (again.word, again.leases) == ("ok", [lease])
     assert await worker.complete(lease) == "ok"
     assert (await engine.lease("w", number, want=5, answered=1)).leases == []
@@ -123,9 +125,9 @@ async def test_a_lease_call_that_crosses_the_message_gets_the_same_job(
     assert (await engine.lease("w", number, want=5, answered=number)).word == "stale"
 
 
-async def test_an_idle_worker_is_pushed_one_job(engine: Engine, worker: TestWorker, box: Mailbox) -> None:
+async def test_an_idle_worker_is_pushed_one_job(engine: Engine, worker: TestWorker, subscription: Subscription) -> None:
     assert [(await engine.enqueue([new_job(name)]))[0].state for name in "abc"] == ["running", "ready", "ready"]
-    assert len(await box.packets()) == 1
+    assert len(await subscription.raw_messages()) == 1
     worker.number = 2
     assert [lease.id for lease in await worker.lease(want=5)] == ["b", "c"]
 
@@ -165,12 +167,12 @@ async def _registered_anew(engine: Engine) -> None:
     "why", [_others_in_line, _woken, _dead, _paused, _halted, _capped, _registered_anew], ids=lambda why: why.__name__
 )
 async def test_a_job_that_must_not_be_pushed_becomes_ready(
-    engine: Engine, box: Mailbox, why: Callable[[Engine], Awaitable[None]]
+    engine: Engine, subscription: Subscription, why: Callable[[Engine], Awaitable[None]]
 ) -> None:
     await why(engine)
     (placed,) = await engine.enqueue([new_job("a")])
     assert placed.state == "ready"
-    assert not [letter for letter in await box.packets() if letter.startswith(b"job")]
+    assert not [message for message in await subscription.raw_messages() if message.startswith(b"job")]
     assert await audit(engine) == []
 
 
@@ -184,20 +186,22 @@ async def test_a_job_that_must_not_be_pushed_becomes_ready(
     ],
     ids=["large", "a lock", "a unique key", "an id of one's own"],
 )
-async def test_large_locked_and_unique_jobs_are_not_pushed(engine: Engine, box: Mailbox, job: object) -> None:
+async def test_large_locked_and_unique_jobs_are_not_pushed(
+    engine: Engine, subscription: Subscription, job: object
+) -> None:
     (placed,) = await engine.enqueue([job])  # type: ignore[list-item]
     assert placed.state == "ready"
-    assert await box.letters() == ["work"]
+    assert await subscription.messages() == ["work"]
 
 
 async def test_no_job_is_pushed_to_a_worker_that_runs_a_job(engine: Engine) -> None:
     worker = await TestWorker(engine, "w").register()
-    async with listening(engine, engine.keys.mailbox("w")) as box:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await enqueue(engine, new_job("a"))
-        (lease,) = await worker.lease(want=5, by_letter=True)
-        assert await worker.lease(by_letter=True) == []  # it could take more, and is woken for it
+        (lease,) = await worker.lease(want=5, push=True)
+        assert await worker.lease(push=True) == []  # it could take more, and is woken for it
         await enqueue(engine, new_job("b"))
-        assert await box.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
         await worker.complete(lease)
 
 
@@ -210,17 +214,19 @@ async def test_no_job_is_pushed_to_a_worker_of_other_queues_or_that_did_not_ask_
     other = await TestWorker(engine, "other", queues=("mail",)).register()
     plain = await TestWorker(engine, "plain").register()
     async with (
-        listening(engine, engine.keys.mailbox("other")) as unheard,
-        listening(engine, engine.keys.mailbox("plain")) as box,
+        listening(engine, engine.keys.channel("other")) as unheard,
+        listening(engine, engine.keys.channel("plain")) as subscription,
     ):
-        await other.lease(by_letter=True)
+        await other.lease(push=True)
         await plain.lease()
         await enqueue(engine, new_job("a"))
-        assert await unheard.packets() == []
-        assert await box.letters() == ["work"]
+        assert await unheard.raw_messages() == []
+        assert await subscription.messages() == ["work"]
 
 
-async def test_the_pushed_job_of_a_worker_that_dies_goes_back(engine: Engine, clock: Clock, box: Mailbox) -> None:
+async def test_the_pushed_job_of_a_worker_that_dies_goes_back(
+    engine: Engine, clock: Clock, subscription: Subscription
+) -> None:
     await enqueue(engine, new_job("a"))
     assert await engine.reap_worker("w", [], LIFE) == (1, 0)  # it had not started anything
     header = await header_of(engine, "a")
@@ -228,7 +234,7 @@ async def test_the_pushed_job_of_a_worker_that_dies_goes_back(engine: Engine, cl
     assert await audit(engine) == []
 
 
-async def test_a_worker_that_retires_gives_its_pushed_job_back(engine: Engine, box: Mailbox) -> None:
+async def test_a_worker_that_retires_gives_its_pushed_job_back(engine: Engine, subscription: Subscription) -> None:
     await enqueue(engine, new_job("a"))
     await engine.retire("w")
     assert await states(engine) == {"a": "ready"}
@@ -240,16 +246,16 @@ async def test_a_job_is_pushed_to_a_worker_of_its_queue_however_many_others_are_
     engine: Engine, others: int
 ) -> None:
     for n in range(others):
-        await (await TestWorker(engine, f"other{n}", ("mail",)).register()).lease(by_letter=True)
+        await (await TestWorker(engine, f"other{n}", ("mail",)).register()).lease(push=True)
         await (await TestWorker(engine, f"busy{n}").register()).lease()
     async with (
-        listening(engine, engine.keys.mailbox("w")) as box,
-        listening(engine, engine.keys.mailbox("other0")) as no,
+        listening(engine, engine.keys.channel("w")) as subscription,
+        listening(engine, engine.keys.channel("other0")) as no,
     ):
         worker = await TestWorker(engine, "w", ("default",)).register()
-        await worker.lease(by_letter=True)
+        await worker.lease(push=True)
         (placed,) = await engine.enqueue([new_job("a")])
         assert placed == EnqueueAnswer("created", "a", "running")
-        assert (await taken(box))[1].id == "a"
-        assert await no.packets() == []
+        assert (await taken(subscription))[1].id == "a"
+        assert await no.raw_messages() == []
     assert await audit(engine) == []

@@ -1,4 +1,4 @@
-"""Any number of queues: a lease looks only at lines that have jobs for it, and names without jobs are forgotten."""
+"""Any number of queues: a lease reads only queues that have jobs for it, and names without jobs are forgotten."""
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,12 +39,12 @@ async def know(engine: Engine, number: int) -> None:
 async def commands(engine: Engine) -> AsyncIterator[dict[str, int]]:
     """How often scripts call each command inside of this block."""
     client: Any = await raw(engine)
-    found: dict[str, int] = {}
+    calls: dict[str, int] = {}
     before = await client.info("commandstats")
-    yield found
+    yield calls
     after = await client.info("commandstats")
     for name, row in after.items():
-        found[name.removeprefix("cmdstat_")] = row["calls"] - before.get(name, {"calls": 0})["calls"]
+        calls[name.removeprefix("cmdstat_")] = row["calls"] - before.get(name, {"calls": 0})["calls"]
 
 
 # What a lease looks at
@@ -116,12 +116,12 @@ async def test_the_next_lease_goes_on_when_more_queues_are_out_of_date_than_one_
 async def test_jobs_that_do_not_fit_into_the_answer_are_the_first_of_the_next(engine: Engine) -> None:
     worker = await TestWorker(engine).register()
     await enqueue(engine, *(new_job(f"j{n}", queue=f"q{n % 3}", payload=b"." * 400_000) for n in range(9)))
-    found: list[str] = []
-    while len(found) < 9:
-        leased = await engine.lease(worker.name, len(found) + 1, want=PAGE, answered=0, room=1_000_000)
-        found += [lease.id for lease in leased.leases]
+    order: list[str] = []
+    while len(order) < 9:
+        leased = await engine.lease(worker.name, len(order) + 1, want=PAGE, answered=0, room=1_000_000)
+        order += [lease.id for lease in leased.leases]
         assert await audit(engine) == []
-    assert found == [f"j{n}" for n in range(9)]
+    assert order == [f"j{n}" for n in range(9)]
 
 
 # Queues that are closed
@@ -217,12 +217,12 @@ def _jobs(*jobs: NewJob) -> Come:
     return lambda engine: engine.enqueue(jobs)
 
 
-async def _by_letter(engine: Engine) -> None:
+async def _pushed(engine: Engine) -> None:
     """To a worker that has nothing to do, and listens."""
     listener = (await raw(engine)).pubsub()
     try:
-        await listener.ssubscribe(engine.keys.mailbox("rests"))
-        assert await (await TestWorker(engine, "rests").register()).lease(by_letter=True) == []
+        await listener.ssubscribe(engine.keys.channel("rests"))
+        assert await (await TestWorker(engine, "rests").register()).lease(push=True) == []
         (placed,) = await engine.enqueue([new_job(queue="a")])
         assert placed.state == "running"
     finally:
@@ -236,9 +236,9 @@ async def _by_letter(engine: Engine) -> None:
         _jobs(new_job(queue="a"), new_job(queue="a")),
         _jobs(new_job(queue="a", due=5_000)),
         _jobs(new_job(queue="a", lanes=["lock:t"])),
-        _by_letter,
+        _pushed,
     ],
-    ids=["one", "a page", "later", "with a lock", "by letter"],
+    ids=["one", "a page", "later", "with a lock", "pushed"],
 )
 async def test_a_name_that_was_forgotten_is_known_again_with_its_next_job_in_the_same_minute(
     engine: Engine, clock: Clock, come: Come
@@ -260,7 +260,7 @@ async def test_a_lost_index_is_rebuilt_and_strange_entries_are_dropped(engine: E
     await engine.pause("z")
     await client.zrem(engine.keys("heads"), "x")
     await client.zadd(engine.keys("heads"), {"y": 10**16, "ghost": 5, "z": "-inf"})
-    assert {(one.rule, one.subject) for one in await audit(engine)} == {
+    assert {(finding.rule, finding.subject) for finding in await audit(engine)} == {
         ("heads", name) for name in ("x", "y", "z", "ghost")
     }
     await reconcile(engine)
@@ -274,7 +274,7 @@ async def test_the_note_of_queues_that_are_in_the_index_is_checked_and_repaired(
     await enqueue(engine, new_job("a"))
     await worker.lease()
     await client.hset(engine.keys("meta"), "headed", "default\x1f50")
-    assert {one.rule for one in await audit(engine)} == {"headed"}
+    assert {finding.rule for finding in await audit(engine)} == {"headed"}
     await reconcile(engine)
     await enqueue(engine, new_job("b"))
     assert [lease.id for lease in await worker.lease()] == ["b"]

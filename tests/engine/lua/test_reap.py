@@ -1,4 +1,4 @@
-"""reap: the jobs of a dead worker go back to the head of the line, or to the dead after too many crashes."""
+"""reap: the jobs of a dead worker go back to their places, or are dead after too many crashes."""
 
 from collections import Counter
 
@@ -263,13 +263,13 @@ async def test_reap_without_dead_workers_notes_only_that_a_caller_was_heard(engi
 
 
 async def test_reap_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
-    worker, sleeper = await TestWorker(engine).register(), await TestWorker(engine, "sleeper").register()
+    worker, idle = await TestWorker(engine).register(), await TestWorker(engine, "idle").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.reap_worker(worker.name, ["a"], LIFE)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("reap", "a", "crash")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0}}
 
@@ -282,9 +282,9 @@ async def test_a_holder_that_no_index_knows_is_found_among_many_live_ones(engine
     client = await raw(engine)
     for name in ("w000", "w060", "w099"):
         await client.zrem(engine.keys("workers"), name)
-    found = [await engine.reap(LIFE) for _ in range(4)]
-    assert sum(moved for moved, _ in found) == 3
-    assert [moved for moved, _ in found[:2]] == [1, 2]
+    answers = [await engine.reap(LIFE) for _ in range(4)]
+    assert sum(moved for moved, _ in answers) == 3
+    assert [moved for moved, _ in answers[:2]] == [1, 2]
     assert Counter((await states(engine)).values()) == {"running": 97, "ready": 3}
     assert len(await Views(engine).workers()) == 97
 
@@ -296,6 +296,6 @@ async def test_reap_reads_no_more_when_there_are_more_live_workers(engine: Engin
     client = await raw(engine)
     await client.config_resetstat()
     await engine.reap(LIFE)
-    found = await client.info("commandstats")
-    assert found["cmdstat_zrange"]["calls"] <= 55
-    assert found["cmdstat_zscore"]["calls"] <= 55
+    statistics = await client.info("commandstats")
+    assert statistics["cmdstat_zrange"]["calls"] <= 55
+    assert statistics["cmdstat_zscore"]["calls"] <= 55

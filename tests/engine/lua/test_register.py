@@ -1,8 +1,8 @@
-"""register: a worker begins its life."""
+"""register: begins the lease of a worker."""
 
 import pytest
 
-from penstock.engine.engine import LONGEST_WORKER, Engine
+from penstock.engine.engine import MAX_WORKER_BYTES, Engine
 from penstock.engine.read.views import Node, Views
 from tests.conftest import Clock
 from tests.engine.factories import LIFE, TestWorker, dump, enqueue, happened, listening, new_job
@@ -38,11 +38,11 @@ async def test_registering_for_other_queues_removes_the_worker_from_those_idle_i
     await engine.lease("w", 1, queues=("a",))
     await engine.register("w", LIFE, "{}", ("b",))
     await engine.lease("w", 2, queues=("b",))
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await enqueue(engine, new_job(queue="a"))
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
         await enqueue(engine, new_job(queue="b"))
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     await engine.retire("w")
 
 
@@ -67,9 +67,9 @@ async def test_register_moves_no_job_and_adds_no_event(engine: Engine) -> None:
 
 
 async def test_the_longest_name_of_a_worker_fits_into_a_record_and_a_longer_one_is_refused(engine: Engine) -> None:
-    worker = await TestWorker(engine, "w" * LONGEST_WORKER).register()
+    worker = await TestWorker(engine, "w" * MAX_WORKER_BYTES).register()
     await enqueue(engine, new_job("a"))
     leased = await engine.lease(worker.name, 2**53 - 1)
     assert leased.leases[0].header.claim == f"{worker.name}\x1f{2**53 - 1}"
     with pytest.raises(ValueError, match="at most"):
-        engine.register("w" * (LONGEST_WORKER + 1), LIFE)
+        engine.register("w" * (MAX_WORKER_BYTES + 1), LIFE)

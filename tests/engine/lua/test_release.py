@@ -1,4 +1,4 @@
-"""release: running → ready, at the head of its line, no attempt used."""
+"""release: running → ready, at its place in the queue, no attempt used."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -88,12 +88,12 @@ async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engin
 
 
 async def test_release_wakes_workers_is_counted_and_adds_an_event(engine: Engine) -> None:
-    sleeper, worker = await TestWorker(engine, "sleeper").register(), await TestWorker(engine).register()
+    idle, worker = await TestWorker(engine, "idle").register(), await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     (lease,) = await worker.lease()
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await worker.release(lease)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("release", "a", "")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0}}

@@ -1,4 +1,4 @@
-"""renew: workers stay alive, whatever they run and however long it takes."""
+"""renew: keeps workers alive, whatever they run and however long it takes."""
 
 from penstock.engine.answers import Renewed
 from penstock.engine.engine import Engine

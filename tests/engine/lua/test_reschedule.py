@@ -1,4 +1,4 @@
-"""reschedule: scheduled | ready → scheduled at another time, or → ready if that is not in the future."""
+"""reschedule: scheduled or ready → scheduled at another time, or → ready if that is not in the future."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock
@@ -54,5 +54,5 @@ async def test_an_earlier_due_time_is_published_to_the_timers_and_adds_an_event(
     await enqueue(engine, new_job("a", due=5_000))
     async with listening(engine, engine.keys.timer) as timer:
         await engine.reschedule(["a"], 2_000)
-        assert await timer.letters() == [str(clock() + 2_000)]
+        assert await timer.messages() == [str(clock() + 2_000)]
     assert (await happened(engine))[1:] == [("reschedule", "a", "")]

@@ -1,4 +1,4 @@
-"""resume: a paused queue goes on, and its sleeping workers are told."""
+"""resume: a paused queue goes on, and idle workers are woken."""
 
 import msgspec
 
@@ -30,18 +30,18 @@ async def test_resume_wakes_as_many_idle_workers_as_jobs_wait(engine: Engine) ->
         await (await TestWorker(engine, name).register()).lease()
     await engine.pause("empty")
     async with (
-        listening(engine, engine.keys.mailbox("w1")) as first,
-        listening(engine, engine.keys.mailbox("w2")) as second,
+        listening(engine, engine.keys.channel("w1")) as first,
+        listening(engine, engine.keys.channel("w2")) as second,
     ):
         await engine.resume("empty")
-        assert [await first.letters(), await second.letters()] == [[], []]
+        assert [await first.messages(), await second.messages()] == [[], []]
         await enqueue(engine, new_job())
         # Whoever was woken for a job of the paused queue found nothing and sleeps again.
         for name in ("w1", "w2"):
             await engine.lease(name, 2)
-        assert len(await first.letters() + await second.letters()) <= 1
+        assert len(await first.messages() + await second.messages()) <= 1
         await engine.resume("default")
-        assert sorted([await first.letters(), await second.letters()]) == [[], ["work"]]
+        assert sorted([await first.messages(), await second.messages()]) == [[], ["work"]]
 
 
 async def test_resume_adds_one_event(engine: Engine) -> None:

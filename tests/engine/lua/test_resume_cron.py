@@ -15,7 +15,7 @@ async def test_a_resumed_schedule_skips_missed_ticks_and_publishes_its_next_to_t
     clock.advance(10_500)
     async with listening(engine, engine.keys.timer) as timer:
         assert await engine.resume_cron("a", spec.version, first("a", spec, clock())) == "ok"
-        assert await timer.letters() == [str(clock() + 500)]
+        assert await timer.messages() == [str(clock() + 500)]
     assert await engine.resume_cron("a", spec.version, first("a", spec, clock())) == "active"
     clock.advance(500)
     assert await tick(engine, clock, "a", spec) == ("ok", 1)

@@ -1,4 +1,4 @@
-"""retire: a worker ends its life; what it still holds goes back to the head of the line, no attempt used."""
+"""retire: a worker ends; jobs that it holds go back to their places, no attempt used."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -66,12 +66,12 @@ async def test_a_retired_idle_worker_is_not_woken(engine: Engine) -> None:
     for name in ("a-gone", "b-there"):
         await (await TestWorker(engine, name, ("mail", "sms")).register()).lease()
     async with (
-        listening(engine, engine.keys.mailbox("a-gone")) as gone,
-        listening(engine, engine.keys.mailbox("b-there")) as there,
+        listening(engine, engine.keys.channel("a-gone")) as gone,
+        listening(engine, engine.keys.channel("b-there")) as there,
     ):
         await engine.retire("a-gone")
         await enqueue(engine, new_job(queue="sms"))
-        assert (await gone.letters(), await there.letters()) == ([], ["work"])
+        assert (await gone.messages(), await there.messages()) == ([], ["work"])
 
 
 async def test_a_resent_retire_and_a_retire_of_an_unknown_worker_change_nothing(engine: Engine) -> None:
@@ -108,12 +108,12 @@ async def test_unknown_entries_of_the_index_are_dropped_and_delay_no_job(engine:
 
 
 async def test_retire_wakes_workers_is_counted_and_adds_an_event_of_release(engine: Engine) -> None:
-    worker, sleeper = await TestWorker(engine).register(), await TestWorker(engine, "sleeper").register()
+    worker, idle = await TestWorker(engine).register(), await TestWorker(engine, "idle").register()
     await enqueue(engine, new_job("a"))
     await worker.lease()
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.retire(worker.name)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("release", "a", "")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0}}

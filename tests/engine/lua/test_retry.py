@@ -1,4 +1,4 @@
-"""retry: running → scheduled, or → ready without a delay; one failure more."""
+"""retry: running → scheduled, or → ready without a delay; counts a failure."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -76,7 +76,7 @@ async def test_a_job_that_waits_again_can_expire_again(engine: Engine, clock: Cl
     clock.advance(1_000)
     async with listening(engine, engine.keys.timer) as timer:
         await worker.retry(lease, 60_000)
-        assert sorted(await timer.letters()) == [str(expires), str(clock() + 60_000)]
+        assert sorted(await timer.messages()) == [str(expires), str(clock() + 60_000)]
     assert (await engine.expire())[:2] == (0, expires)
     clock.advance(4_000)
     assert (await engine.expire())[:2] == (1, -1)
@@ -123,18 +123,18 @@ async def test_a_stale_or_damaged_job_does_not_affect_the_rest_of_its_page(engin
 
 
 async def test_retry_wakes_workers_and_timers_is_counted_and_adds_events(engine: Engine, clock: Clock) -> None:
-    sleeper = await TestWorker(engine, "sleeper").register()
+    idle = await TestWorker(engine, "idle").register()
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"), new_job("b"))
     a, b = await worker.lease(2)
-    await sleeper.lease()
+    await idle.lease()
     async with (
-        listening(engine, engine.keys.mailbox("sleeper")) as mailbox,
+        listening(engine, engine.keys.channel("idle")) as subscription,
         listening(engine, engine.keys.timer) as timer,
     ):
         await worker.retry(a, 3_000)
-        assert (await mailbox.letters(), await timer.letters()) == ([], [str(clock() + 3_000)])
+        assert (await subscription.messages(), await timer.messages()) == ([], [str(clock() + 3_000)])
         await worker.retry(b)
-        assert (await mailbox.letters(), await timer.letters()) == (["work"], [])
+        assert (await subscription.messages(), await timer.messages()) == (["work"], [])
     assert (await happened(engine))[4:] == [("retry", "a", "error"), ("retry", "b", "error")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "running": 0, "scheduled": 1}}

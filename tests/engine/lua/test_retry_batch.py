@@ -1,4 +1,4 @@
-"""The dead members of a batch run again, and their end is another end."""
+"""retry_batch: the dead members of a batch run again, and the batch ends once more."""
 
 from penstock.engine.engine import Engine, Retention
 from penstock.engine.repair.audit import audit

@@ -1,4 +1,4 @@
-"""revive: dead or cancelled → ready, at the tail of its line, with a fresh budget."""
+"""revive: dead or cancelled → ready, at the tail of its queue, with a fresh budget."""
 
 import pytest
 
@@ -134,9 +134,9 @@ async def test_revive_wakes_workers_is_counted_and_adds_an_event(engine: Engine)
     await enqueue(engine, new_job("a"))
     await engine.cancel(["a"])
     await worker.lease()
-    async with listening(engine, engine.keys.mailbox("w")) as mailbox:
+    async with listening(engine, engine.keys.channel("w")) as subscription:
         await engine.revive(["a"])
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert (await happened(engine))[2:] == [("revive", "a", "")]
     assert await Views(engine).counts() == {"default": {"ready": 1, "cancelled": 0}}
 
@@ -149,7 +149,7 @@ async def test_a_revived_job_may_get_other_arguments_and_the_lanes_and_unique_ke
     assert await engine.revive(["a"], {"a": Edit(b"other", ["lock:new"], "new")}) == ["ok"]
     header = await header_of(engine, "a")
     assert (header.lanes, header.unique, header.size, header.state) == (["lock:new"], "new", 5, "ready")
-    assert [one.payload for one in await worker.lease()] == [b"other"]
+    assert [lease.payload for lease in await worker.lease()] == [b"other"]
 
 
 async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_they_were(engine: Engine) -> None:
@@ -158,7 +158,7 @@ async def test_other_arguments_without_their_task_leave_lanes_and_unique_key_as_
     (lease,) = await worker.lease()
     await worker.bury(lease)
     assert await engine.revive(["a"], {"a": Edit(b"other")}) == ["ok"]
-    assert [(one.id, one.payload) for one in await worker.lease(9)] == [("a", b"other")]
+    assert [(lease.id, lease.payload) for lease in await worker.lease(9)] == [("a", b"other")]
 
 
 async def test_a_revived_job_gives_up_its_turn_with_its_lane(engine: Engine) -> None:
@@ -167,4 +167,4 @@ async def test_a_revived_job_gives_up_its_turn_with_its_lane(engine: Engine) -> 
     (lease,) = await worker.lease()
     await worker.bury(lease)
     await engine.revive(["a"], {"a": Edit(b"other", [])})
-    assert {one.id for one in await worker.lease(9)} == {"a", "b"}
+    assert {lease.id for lease in await worker.lease(9)} == {"a", "b"}

@@ -1,4 +1,4 @@
-"""run_cron: a job of a schedule here and now, whatever its times."""
+"""run_cron: makes a job of a schedule now, whatever its times."""
 
 from penstock.engine.engine import Engine
 from tests.conftest import Clock

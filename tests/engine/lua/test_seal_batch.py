@@ -1,4 +1,4 @@
-"""A sealed batch ends with its last member, once, whatever became of the members."""
+"""seal_batch: a sealed batch ends once, with its last member, however the members ended."""
 
 from penstock.engine.engine import Engine, Retention
 from tests.conftest import Clock
@@ -74,8 +74,8 @@ async def test_a_batch_inside_counts_as_what_became_of_it(engine: Engine) -> Non
     await open_batch(engine, "bad", new_job("b"), parent="outer")
     await open_batch(engine, "off", new_job("c"), parent="outer")
     leases = {lease.id: lease for lease in await worker.lease(3)}
-    for one in ("outer", "fine", "bad", "off"):
-        await engine.seal_batch(one)
+    for name in ("outer", "fine", "bad", "off"):
+        await engine.seal_batch(name)
     await worker.complete(leases["a"])
     await worker.bury(leases["b"])
     await engine.cancel_batch("off")
@@ -98,12 +98,12 @@ async def test_a_member_that_runs_again_after_the_end_opens_the_next_generation_
     assert await engine.revive(["a"]) == ["ok"]
     assert await numbers_of(engine, "inner") == ("sealed", 1, 0, 0, 0, 1)
     assert await numbers_of(engine, "outer") == ("sealed", 1, 0, 0, 0, 1)
-    (lease,) = [one for one in await worker.lease(10) if one.id == "a"]
+    (lease,) = [lease for lease in await worker.lease(10) if lease.id == "a"]
     await worker.complete(lease)
     assert await numbers_of(engine, "outer") == ("ended", 1, 1, 0, 0, 0)
-    for one in ("outer", "inner"):
-        assert (await states(engine)).keys() >= {f"{one}@then-1", f"{one}@then-2", f"{one}@on_failure-1"}
-        assert f"{one}@on_failure-2" not in await states(engine)
+    for name in ("outer", "inner"):
+        assert (await states(engine)).keys() >= {f"{name}@then-1", f"{name}@then-2", f"{name}@on_failure-1"}
+        assert f"{name}@on_failure-2" not in await states(engine)
 
 
 async def test_members_stay_until_their_batch_has_ended(engine: Engine, clock: Clock) -> None:
@@ -133,10 +133,10 @@ async def test_an_ended_batch_is_forgotten_in_pages(engine: Engine, clock: Clock
 
 
 async def test_waiting_clients_are_told_once_that_the_batch_has_ended(engine: Engine) -> None:
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await open_batch(engine, "b")
         status = (await engine.watch_batch("client", "b")).status
         assert status is not None
         assert status.open
         await engine.seal_batch("b")
-        assert await mailbox.letters() == ["end\x1f{end}b"]
+        assert await subscription.messages() == ["end\x1f{end}b"]

@@ -1,4 +1,4 @@
-"""Priority and limit of a batch on the live system."""
+"""set_batch: changes priority and limit of a live batch."""
 
 from penstock.engine.engine import Engine
 from tests.engine.factories import TestWorker, header_of, new_job, open_batch
@@ -42,4 +42,4 @@ async def test_batches_of_one_priority_take_turns(engine: Engine) -> None:
         for lease in await worker.lease(1):
             taken.append(lease.id)
             await worker.complete(lease)
-    assert {one for one in taken if one.startswith("s")} == {"s0", "s1", "s2", "s3"}
+    assert {lease for lease in taken if lease.startswith("s")} == {"s0", "s1", "s2", "s3"}

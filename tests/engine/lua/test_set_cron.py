@@ -1,4 +1,4 @@
-"""set_cron: makes a schedule or changes it; what is the same stays as it is."""
+"""set_cron: makes or changes a schedule; an equal one stays as it is."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -21,7 +21,7 @@ from tests.engine.processes import run
 async def test_a_schedule_is_made_with_its_first_tick_and_the_timers_are_told(engine: Engine, clock: Clock) -> None:
     async with listening(engine, engine.keys.timer) as timer:
         assert await set_cron(engine, clock, "a", new_spec()) == "made"
-        assert await timer.letters() == [str(clock() + 1_000)]
+        assert await timer.messages() == [str(clock() + 1_000)]
     standing = await standing_of(engine, "a")
     assert (standing.status, standing.source, standing.next, standing.due) == (
         "active",
@@ -118,8 +118,8 @@ async def test_an_unreadable_schedule_is_made_again(engine: Engine, clock: Clock
 
 
 async def test_fifty_nodes_that_start_at_once_leave_exactly_one_of_each(real_engine: Engine, url: str) -> None:
-    found = run("declare", real_engine, url, 50)
-    words = [word for one in found for word in one["words"]]
+    answers = run("declare", real_engine, url, 50)
+    words = [word for one in answers for word in one["words"]]
     assert sorted(words) == ["made"] * 3 + ["same"] * 147
     records = [record async for record in Views(real_engine).crons()]
     assert sorted(record.id for record in records) == ["cron-0", "cron-1", "cron-2"]
@@ -133,7 +133,7 @@ async def test_fifty_nodes_that_tick_at_once_make_one_job_per_tick(real_engine: 
     now = (await real_engine.due_crons(0)).now
     nominal, due = first("a", spec, now)
     await real_engine.set_cron("a", spec, (nominal, due), source="set")
-    found = run("ticks", real_engine, url, 20)
+    answers = run("ticks", real_engine, url, 20)
     jobs = {job_id: header async for job_id, header in Views(real_engine).headers()}
     standing = await standing_of(real_engine, "a")
-    assert sum(one["made"] for one in found) == len(jobs) == standing.made == (standing.next - nominal) // 100 > 5
+    assert sum(one["made"] for one in answers) == len(jobs) == standing.made == (standing.next - nominal) // 100 > 5

@@ -1,10 +1,10 @@
-"""Skills: a job whose task only some live workers know is left to them."""
+"""Skills: a job whose task only some live workers know is left to these."""
 
 from typing import Any
 
 import pytest
 
-from penstock.engine.answers import read_letter
+from penstock.engine.answers import read_pushed_lease
 from penstock.engine.engine import Engine
 from penstock.engine.repair.reconcile import reconcile
 from tests.conftest import Clock
@@ -34,8 +34,8 @@ async def pair(engine: Engine, *queues: str) -> tuple[TestWorker, TestWorker]:
     return await old.register(), await new.register()
 
 
-async def taken(worker: TestWorker, want: int = 9, *, by_letter: bool = False) -> list[str]:
-    return [lease.id for lease in await worker.lease(want, by_letter=by_letter)]
+async def taken(worker: TestWorker, want: int = 9, *, push: bool = False) -> list[str]:
+    return [lease.id for lease in await worker.lease(want, push=push)]
 
 
 async def uneven(engine: Engine) -> bool:
@@ -202,33 +202,33 @@ async def test_a_new_job_wakes_an_idle_worker_that_knows_its_task(engine: Engine
     old, new = await pair(engine)
     assert (await taken(new), await taken(old)) == ([], [])
     async with (
-        listening(engine, engine.keys.mailbox(old.name)) as box,
-        listening(engine, engine.keys.mailbox(new.name)),
+        listening(engine, engine.keys.channel(old.name)) as subscription,
+        listening(engine, engine.keys.channel(new.name)),
     ):
         await enqueue(engine, new_job("a", task="old"))
-        assert await box.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert await taken(old) == ["a"]
 
 
 async def test_a_new_job_is_pushed_to_an_idle_worker_that_knows_its_task(engine: Engine) -> None:
     old, new = await pair(engine)
     for worker in (old, new):
-        assert await taken(worker, by_letter=True) == []
+        assert await taken(worker, push=True) == []
     async with (
-        listening(engine, engine.keys.mailbox(old.name)) as box,
-        listening(engine, engine.keys.mailbox(new.name)) as other,
+        listening(engine, engine.keys.channel(old.name)) as subscription,
+        listening(engine, engine.keys.channel(new.name)) as other,
     ):
         (placed,) = await engine.enqueue([new_job("a", task="old")])
         assert placed.state == "running"
-        (letter,) = await box.packets()
-        assert [lease.id for lease in read_letter(letter)[1].leases] == ["a"]
-        assert await other.letters() == []
+        (message,) = await subscription.raw_messages()
+        assert [lease.id for lease in read_pushed_lease(message)[1].leases] == ["a"]
+        assert await other.messages() == []
 
 
 async def test_a_new_job_becomes_ready_if_no_idle_worker_knows_its_task(engine: Engine) -> None:
     old, new = await pair(engine)
-    assert await taken(new, by_letter=True) == []
-    async with listening(engine, engine.keys.mailbox(new.name)):
+    assert await taken(new, push=True) == []
+    async with listening(engine, engine.keys.channel(new.name)):
         (placed,) = await engine.enqueue([new_job("a", task="old")])
     assert placed.state == "ready"
     assert await taken(new) == []

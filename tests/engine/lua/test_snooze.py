@@ -93,9 +93,9 @@ async def test_snooze_wakes_the_timer_is_counted_and_adds_events(engine: Engine,
     a, b = await worker.lease(2)
     async with listening(engine, engine.keys.timer) as timer:
         await worker.snooze(a, 2_000)
-        assert await timer.letters() == [str(clock() + 2_000)]
+        assert await timer.messages() == [str(clock() + 2_000)]
         await worker.snooze(b, 3_000)
-        assert await timer.letters() == []
+        assert await timer.messages() == []
     assert (await happened(engine))[3:] == [
         ("lease", "b", ""),
         ("snooze", "a", "snoozed"),

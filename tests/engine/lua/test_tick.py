@@ -1,4 +1,4 @@
-"""tick: a schedule that is due makes its jobs, each tick once, however many nodes try."""
+"""tick: a due schedule makes its jobs, each tick once, however many workers try."""
 
 import pytest
 
@@ -28,7 +28,7 @@ async def test_a_tick_makes_one_job_under_an_id_of_schedule_and_nominal_time(eng
     clock.advance(1_000)
     async with listening(engine, engine.keys.timer) as timer:
         assert await tick(engine, clock, "a", spec) == ("ok", 1)
-        assert str(clock() + 1_000) in await timer.letters()
+        assert str(clock() + 1_000) in await timer.messages()
     header = await header_of(engine, job_of("a", nominal))
     assert (header.state, header.queue, header.priority) == ("ready", "other", 3)
     assert (header.created, header.expires, header.size) == (clock(), clock() + 5_000, 1)
@@ -133,14 +133,14 @@ async def test_overlap_queue_makes_them_one_after_the_other_and_timers_hear_of_e
         await tick(engine, clock, "a", spec)
     worker = await TestWorker(engine).register()
     order = []
-    async with listening(engine, engine.keys.mailbox("crons")) as mailbox:
+    async with listening(engine, engine.keys.channel("crons")) as subscription:
         for _ in range(3):
             (lease,) = await worker.lease(5)
             order.append(lease.id)
             await worker.complete(lease)
-            letters = await mailbox.letters()
+            messages = await subscription.messages()
             await tick(engine, clock, "a", spec)
-            assert letters == ([f"end\x1f{lease.id}"] if len(order) < 3 else [])
+            assert messages == ([f"end\x1f{lease.id}"] if len(order) < 3 else [])
     assert order == [job_of("a", clock() - late) for late in (2_000, 1_000, 0)]
     assert (await standing_of(engine, "a")).line == []
 

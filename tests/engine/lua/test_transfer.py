@@ -1,4 +1,4 @@
-"""transfer: jobs that wait do so in another queue, in the order in which they had come."""
+"""transfer: moves waiting jobs to another queue, in the order of their arrival."""
 
 from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
@@ -21,7 +21,7 @@ async def test_waiting_jobs_change_queues_and_keep_their_order_and_state(engine:
     await enqueue(engine, new_job("there", queue="to"))
     assert await engine.transfer(["job2", "job0", "later"], "to") == ["ok"] * 3
     worker = await TestWorker(engine, queues=("to",)).register()
-    assert [one.id for one in await worker.lease(9)] == ["job0", "job2", "there"]
+    assert [lease.id for lease in await worker.lease(9)] == ["job0", "job2", "there"]
     assert (await header_of(engine, "later")).queue == "to"
     counts = await Views(engine).counts()
     assert {queue: {state: n for state, n in row.items() if n} for queue, row in counts.items()} == {
@@ -69,7 +69,7 @@ async def test_a_turn_that_was_taken_is_kept(engine: Engine) -> None:
     await engine.transfer(["first"], "to")
     assert await worker.lease(9) == []
     await engine.reschedule(["first"], 0)
-    assert [one.id for one in await worker.lease(9)] == ["first"]
+    assert [lease.id for lease in await worker.lease(9)] == ["first"]
 
 
 async def test_a_member_of_a_batch_that_goes_to_another_queue_counts_once(engine: Engine) -> None:

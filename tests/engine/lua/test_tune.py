@@ -1,4 +1,4 @@
-"""tune: what a lane allows is set by hand, or again as the code says. What waits is shown if there is room."""
+"""tune: sets the limit of a lane by hand, pauses it, or returns to what the code says."""
 
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
@@ -95,13 +95,13 @@ async def test_an_ordered_lane_stays_one_at_a_time_whatever_is_set(engine: Engin
 
 
 async def test_tune_wakes_idle_workers_and_adds_an_event(engine: Engine) -> None:
-    sleeper = await TestWorker(engine, "sleeper").register()
+    idle = await TestWorker(engine, "idle").register()
     await engine.tune("lock:t", paused=True)
     await enqueue(engine, new_job("a", lanes=["lock:t"]))
-    await sleeper.lease()
-    async with listening(engine, engine.keys.mailbox("sleeper")) as mailbox:
+    await idle.lease()
+    async with listening(engine, engine.keys.channel("idle")) as subscription:
         await engine.tune("lock:t", paused=False)
-        assert await mailbox.letters() == ["work"]
+        assert await subscription.messages() == ["work"]
     assert ("tune", "", "lock:t") in await happened(engine)
 
 
@@ -125,7 +125,7 @@ async def test_a_paused_task_holds_its_jobs_and_no_others(engine: Engine) -> Non
     while number < 20 and not leased:
         number += 1
         leased = await worker.lease(4)
-    assert [one.id for one in leased] == ["other"]
+    assert [lease.id for lease in leased] == ["other"]
     assert await worker.lease(99) == []
     assert set((await states(engine)).values()) == {"held", "running"}
 
@@ -136,10 +136,10 @@ async def test_the_jobs_of_a_resumed_task_go_on_in_their_order(engine: Engine) -
     await enqueue(engine, *(new_job(f"job{n:02}") for n in range(12)), new_job("locked", lanes=["lock:t", ORDERED]))
     assert await worker.lease(99) == []
     await engine.tune("task:tasks:run", paused=False)
-    found: list[str] = []
+    order: list[str] = []
     while leases := await worker.lease(99):
-        found += [one.id for one in leases]
-    assert found == [*(f"job{n:02}" for n in range(12)), "locked"]
+        order += [lease.id for lease in leases]
+    assert order == [*(f"job{n:02}" for n in range(12)), "locked"]
 
 
 async def test_a_task_is_paused_again_while_its_jobs_have_the_lane_already(engine: Engine) -> None:
@@ -158,7 +158,7 @@ async def test_lost_limits_do_not_keep_a_task_halted(engine: Engine) -> None:
     await engine.tune("task:tasks:run", paused=True)
     await enqueue(engine, new_job("a"))
     await (await raw(engine)).delete(engine.keys("limits"))
-    assert [one.id for one in await worker.lease()] == ["a"]
+    assert [lease.id for lease in await worker.lease()] == ["a"]
     await reconcile(engine)
 
 

@@ -1,4 +1,4 @@
-"""watch: a client is told when jobs finish; what has finished already is answered at once."""
+"""watch: a client gets a message when jobs finish; jobs that have finished are in the answer."""
 
 from collections.abc import Awaitable, Callable
 
@@ -67,9 +67,9 @@ async def test_every_end_of_a_job_is_published_to_the_waiting_clients(engine: En
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a", expires=60_000))
     assert await engine.watch("client", ["a"]) == [Watched("ready", None, b"", [])]
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await end(engine, worker, clock)
-        assert await mailbox.letters() == ["end\x1fa"]
+        assert await subscription.messages() == ["end\x1fa"]
         assert (await header_of(engine, "a")).state in {"done", "dead", "cancelled"}
 
 
@@ -89,7 +89,7 @@ async def test_watch_registers_only_for_unfinished_jobs(engine: Engine) -> None:
     before = await dump(engine)
     ids = ["ready", "scheduled", "running", "cancelling", "done", "dead", "cancelled", "tomb", "never-was"]
     watched = await engine.watch("client", ids)
-    assert [one.state for one in watched] == [
+    assert [outcome.state for outcome in watched] == [
         "ready",
         "scheduled",
         "running",
@@ -110,11 +110,11 @@ async def test_a_retry_a_release_and_a_snooze_are_no_end(engine: Engine) -> None
     worker = await TestWorker(engine).register()
     await enqueue(engine, new_job("a"))
     await engine.watch("client", ["a"])
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await worker.retry((await worker.lease())[0])
         await worker.release((await worker.lease())[0])
         await worker.snooze((await worker.lease())[0], 0)
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
 
 
 async def test_a_client_gets_one_message_with_all_jobs_that_ended_in_one_call(engine: Engine) -> None:
@@ -123,13 +123,13 @@ async def test_a_client_gets_one_message_with_all_jobs_that_ended_in_one_call(en
     await engine.watch("client-1", ["a", "b"])
     await engine.watch("client-2", ["b", "c"])
     async with (
-        listening(engine, engine.keys.mailbox("client-1")) as first,
-        listening(engine, engine.keys.mailbox("client-2")) as second,
+        listening(engine, engine.keys.channel("client-1")) as first,
+        listening(engine, engine.keys.channel("client-2")) as second,
     ):
         leases = await worker.lease(3)
         await engine.complete(worker.name, [(lease.id, call_of(lease), b"") for lease in leases])
-        assert await first.letters() == ["end\x1fa\x1fb"]
-        assert await second.letters() == ["end\x1fb\x1fc"]
+        assert await first.messages() == ["end\x1fa\x1fb"]
+        assert await second.messages() == ["end\x1fb\x1fc"]
 
 
 async def test_a_client_that_watches_twice_gets_one_message(engine: Engine) -> None:
@@ -137,12 +137,12 @@ async def test_a_client_that_watches_twice_gets_one_message(engine: Engine) -> N
     await enqueue(engine, new_job("a"))
     for _ in range(3):
         await engine.watch("client", ["a"])
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await worker.bury((await worker.lease())[0])
-        assert await mailbox.letters() == ["end\x1fa"]
+        assert await subscription.messages() == ["end\x1fa"]
         await engine.revive(["a"])
         await engine.cancel(["a"])
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
 
 
 async def test_reconcile_reports_lost_jobs_to_the_waiting_clients(engine: Engine) -> None:
@@ -152,19 +152,19 @@ async def test_reconcile_reports_lost_jobs_to_the_waiting_clients(engine: Engine
     await spoil(engine, "spoilt")
     for part in ("jobs", "payloads"):
         await client.hdel(engine.keys(part), "gone")
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         await reconcile(engine)
-        assert sorted(await mailbox.letters()) == ["end\x1fgone", "end\x1fspoilt"]
+        assert sorted(await subscription.messages()) == ["end\x1fgone", "end\x1fspoilt"]
 
 
 async def test_reconcile_keeps_the_clients_that_wait_for_unfinished_jobs(engine: Engine) -> None:
     await enqueue(engine, new_job("a"))
     await engine.watch("client", ["a"])
-    async with listening(engine, engine.keys.mailbox("client")) as mailbox:
+    async with listening(engine, engine.keys.channel("client")) as subscription:
         assert await reconcile(engine) == 0
-        assert await mailbox.letters() == []
+        assert await subscription.messages() == []
         await engine.cancel(["a"])
-        assert await mailbox.letters() == ["end\x1fa"]
+        assert await subscription.messages() == ["end\x1fa"]
 
 
 async def test_more_than_a_page_is_refused_before_anything_is_sent(engine: Engine) -> None:

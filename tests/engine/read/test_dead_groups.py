@@ -1,4 +1,4 @@
-"""A great many dead jobs: grouped, listed and retried by filter, in short scripts and with the memory of a page."""
+"""Very many dead jobs: grouped, listed and retried by filter, in short scripts and in the memory of one page."""
 
 import asyncio
 import json
@@ -73,10 +73,10 @@ async def test_the_dead_are_grouped_listed_and_retried_page_by_page(
 ) -> None:
     await _bury(engine, number)
     groups = await DeadGroups(engine).groups()
-    assert {one.count for one in groups} == {number // ERRORS}
+    assert {group.count for group in groups} == {number // ERRORS}
     assert len(groups) == ERRORS
     rare = number // 10
-    assert sum(one.count for one in await DeadGroups(engine).groups(Filter(queue="rare"))) == rare
+    assert sum(group.count for group in await DeadGroups(engine).groups(Filter(queue="rare"))) == rare
 
     listed = 0
     async for _ in Listing(engine).each(Filter(state="dead")):

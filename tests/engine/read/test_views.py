@@ -1,4 +1,4 @@
-"""Views: what is stored, as it is read from the outside."""
+"""Views: reading what is stored."""
 
 from penstock.engine.engine import PAGE, Engine
 from penstock.engine.read.views import Views

@@ -1,4 +1,4 @@
-"""A lane whose jobs wait in more queues than fit into the shorter of the two headers that msgpack has for lists."""
+"""A lane whose jobs wait in more queues than the short list header of msgpack can count."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def test_a_lane_of_any_number_of_queues_is_read_as_it_was_written(engine: 
     await _widen(engine, queues)
     for n, job_id in enumerate(("waits", "waits-too"), 1):
         await enqueue(engine, new_job(job_id, queue="next", lanes=[STOPPED]))
-        status = await LaneViews(engine.script_client).one("lane:wide")
+        status = await LaneViews(engine.script_client).lane("lane:wide")
         assert (status.in_use, status.waiting) == (1, queues + n)
     await reconcile(engine)  # nobody waits in the queues that were made up
     assert await worker.complete(holder) == "ok"

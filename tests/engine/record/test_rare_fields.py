@@ -1,4 +1,4 @@
-"""Jobs without a header do exactly what those with one do: the same random calls on both, and all is compared."""
+"""Jobs with and without rare fields are treated the same: random calls on both, and everything is compared."""
 
 import random
 from collections.abc import AsyncIterator
@@ -88,8 +88,8 @@ async def cut_each(engine: Engine, names: list[str]) -> None:
     """Of the first of these one byte is left, of the second two, and so on."""
     client: Any = await raw(engine)
     for n, name in enumerate(names, 1):
-        if found := await client.hget(engine.keys("jobs"), name):
-            await client.hset(engine.keys("jobs"), name, found[: n % len(found)])
+        if record := await client.hget(engine.keys("jobs"), name):
+            await client.hset(engine.keys("jobs"), name, record[: n % len(record)])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_a_truncated_running_job_does_not_keep_others_from_being_completed
         leases += await worker.lease(PAGE - len(leases))
     whole = {*names[odd::2], names[-1]}  # the others are cut off, each somewhere else
     await cut_each(engine, [f"no-{name}" if name in whole else name for name in names])
-    words = await engine.complete(worker.name, [(one.id, call_of(one), b"") for one in leases])
+    words = await engine.complete(worker.name, [(lease.id, call_of(lease), b"") for lease in leases])
     assert {words[n] for n, one in enumerate(leases) if one.id in whole} == {"ok"}
     assert {state for name, state in (await states(engine)).items() if name in whole} == {"done"}
     await reconcile(engine)
@@ -277,26 +277,26 @@ def _seen(lease: Any) -> tuple[Any, ...]:
 
 async def _stored(engine: Engine) -> dict[str, Any]:
     client: Any = await raw(engine)
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for name in ZSETS:
-        found[name] = await client.zrange(engine.keys(name), 0, -1, withscores=True)
+        contents[name] = await client.zrange(engine.keys(name), 0, -1, withscores=True)
     for name in HASHES:
-        found[name] = await client.hgetall(engine.keys(name))
+        contents[name] = await client.hgetall(engine.keys(name))
     for name in ("jobs", "payloads"):
         rows = await client.hgetall(engine.keys(name))
-        found[name] = {job_id.decode(): value for job_id, value in rows.items() if job_id}
-    found["payloads"] = all_payloads(found["jobs"], found["payloads"])
-    found["jobs"] = {
-        name: msgspec.structs.replace(read_header(value), nonce="") for name, value in found["jobs"].items()
+        contents[name] = {job_id.decode(): value for job_id, value in rows.items() if job_id}
+    contents["payloads"] = all_payloads(contents["jobs"], contents["payloads"])
+    contents["jobs"] = {
+        name: msgspec.structs.replace(read_header(value), nonce="") for name, value in contents["jobs"].items()
     }
-    running = {name for name, header in found["jobs"].items() if header.state == "running"}
-    lanes = {name.decode(): _lane(value) for name, value in found["lanes"].items() if name}
-    found["lanes"] = {name: _disowned(lane, running) for name, lane in lanes.items()}
+    running = {name for name, header in contents["jobs"].items() if header.state == "running"}
+    lanes = {name.decode(): _lane(value) for name, value in contents["lanes"].items() if name}
+    contents["lanes"] = {name: _disowned(lane, running) for name, lane in lanes.items()}
     owners = {f"{name}\x1f{lane[-1][0][-1]}".encode() for name, lane in lanes.items() if lane[0] == -1}
     holders = [(member, 0.0) for member in owners if member.decode().rpartition("\x1f")[2] in running]
-    found["holders"] = sorted(found["holders"] + holders)
-    found["events"] = [event[1:] for event in await Views(engine).events()]
-    return found
+    contents["holders"] = sorted(contents["holders"] + holders)
+    contents["events"] = [event[1:] for event in await Views(engine).events()]
+    return contents
 
 
 def _lane(stored: bytes) -> Any:

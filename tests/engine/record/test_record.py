@@ -1,4 +1,4 @@
-"""The record of a job: the scripts and Python write and read the same one, and carry through what they do not know."""
+"""The record of a job: scripts and Python read and write the same bytes, and keep fields that they do not know."""
 
 import random
 import re
@@ -154,12 +154,12 @@ _OTHER_FORMS = {"lanes.lua", "lock_owners.lua", "locks.lua", "encode_cache.lua",
 
 
 def test_the_declaration_alone_has_the_numbers_of_the_record() -> None:
-    found = {}
+    numbers = {}
     for file in LUA.rglob("*.lua"):
         code = "\n".join(line.partition("--")[0] for line in file.read_text("utf-8").splitlines())
         if file.name not in _OTHER_FORMS and (raw_ones := _RAW.findall(code)):
-            found[file.name] = raw_ones
-    assert found == {"record.lua": ["unpack('>", "pack('>"]}  # the length of a long list in msgpack
+            numbers[file.name] = raw_ones
+    assert numbers == {"record.lua": ["unpack('>", "pack('>"]}  # the length of a long list in msgpack
 
 
 async def test_a_member_of_a_batch_keeps_the_lock_that_it_asks_for(engine: Engine) -> None:

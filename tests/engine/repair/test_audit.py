@@ -1,4 +1,4 @@
-"""The tester tested: each rule of the audit is broken by hand, and exactly that rule reports it."""
+"""The audit: each rule is broken by hand, and exactly that rule reports it."""
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -134,7 +134,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("lives", "a worker with another life than it registered", _zadd("lives", "worker", 7)),
     ("lives", "the life of a worker that is not there", _zadd("lives", "ghost", 7)),
     ("calls", "calls of a worker that is not there", _hset("calls", "ghost", "1")),
-    ("idle", "a sleeper that is not there", _zadd("idle", "*\x1fghost")),
+    ("idle", "a idle that is not there", _zadd("idle", "*\x1fghost")),
     ("crons", "a schedule without its state", _hset("crons", "spec\x1fghost", pack(new_spec()))),
     ("crons", "a schedule that cannot be read", _hset("crons", "spec\x1fnightly", b"\xc1")),
     ("ticks", "a schedule that nobody looks at", _zrem("ticks", "nightly")),
@@ -178,8 +178,8 @@ async def test_an_unreadable_header_hides_no_other_finding(engine: Engine) -> No
     await populate(engine)
     await spoil(engine, "ready")
     await (await raw(engine)).hdel(engine.keys("payloads"), "running")
-    found = {(finding.rule, finding.subject) for finding in await audit(engine)}
-    assert {("header", "ready"), ("payload", "running")} <= found
+    findings = {(finding.rule, finding.subject) for finding in await audit(engine)}
+    assert {("header", "ready"), ("payload", "running")} <= findings
 
 
 async def test_every_key_is_looked_at(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is deleted or written by others is named, and mended as far as it can be."""
+"""The doctor: whatever is deleted or overwritten is named, and repaired as far as possible."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit_lanes import miscounts
-from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
+from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, repaired
 from tests.conftest import Clock, namespace
 from tests.engine.factories import (
     TestWorker,
@@ -48,7 +48,7 @@ async def _full(engine: Engine) -> None:
 
 def wrong(made: Doctor) -> list[Diagnosis]:
     """What matters here: the tests' workers know no tasks, and serve no queues."""
-    return [one for one in made.findings if one.level == "wrong" and one.rule != "unknown_task"]
+    return [finding for finding in made.findings if finding.level == "wrong" and finding.rule != "unknown_task"]
 
 
 async def test_a_sound_namespace_is_healthy(engine: Engine) -> None:
@@ -61,24 +61,24 @@ async def test_a_key_that_is_deleted_is_named_and_repaired(engine: Engine, name:
     await _full(engine)
     before = await states(engine)
     await (await raw(engine)).delete(engine.keys(name))
-    found = await examine(engine)
-    assert not found.healthy
-    assert any(name in f"{one.rule} {one.subject} {one.text}" for one in wrong(found)), wrong(found)
-    assert all(one.todo for one in found.findings)
+    report = await examine(engine)
+    assert not report.healthy
+    assert any(name in f"{finding.rule} {finding.subject} {finding.text}" for finding in wrong(report)), wrong(report)
+    assert all(finding.todo for finding in report.findings)
     await fix(engine)
     after = await examine(engine)
-    assert [one for one in wrong(after) if one.rule != "orphan"] == []
+    assert [finding for finding in wrong(after) if finding.rule != "orphan"] == []
     if name in {"keepers", "workers"}:  # workers say which schedules they have when they start
         return
     assert wrong(after) == []
     if name == "jobs":
-        lost = {one.subject for one in found.findings if one.rule == "payloads"}
+        lost = {finding.subject for finding in report.findings if finding.rule == "payloads"}
         assert {"ready", "scheduled", "running", "dead"} <= lost  # each of them is named
         return
     now = await states(engine)
     assert now.keys() == before.keys()
     if name == "payloads":
-        assert {one.subject for one in found.findings if one.rule == "payload"} >= {"ready", "scheduled"}
+        assert {finding.subject for finding in report.findings if finding.rule == "payload"} >= {"ready", "scheduled"}
         assert (now["ready"], now["scheduled"]) == ("dead", "dead")
     elif name not in {"lanes", "limits", "workers", "nodes"}:
         assert now == before
@@ -90,10 +90,10 @@ async def test_a_key_of_another_type_is_named_and_repaired(engine: Engine, name:
     client, key = await raw(engine), engine.keys(name)
     await client.delete(key)
     await client.set(key, "somebody else")
-    found = await examine(engine)
-    assert [(one.rule, one.subject) for one in wrong(found)] == [("kind", name)]
+    report = await examine(engine)
+    assert [(finding.rule, finding.subject) for finding in wrong(report)] == [("kind", name)]
     await fix(engine)
-    assert [one for one in wrong(await examine(engine)) if one.rule != "orphan"] == []
+    assert [finding for finding in wrong(await examine(engine)) if finding.rule != "orphan"] == []
     aside = [key async for key in client.scan_iter(match=f"lost:*{engine.keys.namespace}*")]
     assert bool(aside) == (name in {*CONTENTS, "queues"})
     if aside:
@@ -109,12 +109,12 @@ async def test_a_foreign_entry_of_a_key_is_named_and_removed(engine: Engine, nam
         await client.hset(key, "stray\x1fstray", b"\xc1 garbage" if name != "counts" else "7")
     else:
         await client.zadd(key, {"stray\x1fstray\x1fstray": 0})
-    found = await examine(engine)
-    assert any("stray" in one.subject for one in wrong(found)), (name, wrong(found))
+    report = await examine(engine)
+    assert any("stray" in finding.subject for finding in wrong(report)), (name, wrong(report))
     await fix(engine)
     after = await examine(engine)
     assert wrong(after) == []
-    assert any("stray" in one.subject for one in mended(found, after))
+    assert any("stray" in finding.subject for finding in repaired(report, after))
     assert await states(engine) == before
 
 
@@ -123,18 +123,18 @@ async def test_a_lost_wake_up_or_counter_is_restored(engine: Engine) -> None:
     client = await raw(engine)
     await client.hset(engine.keys("counts"), "default\x1fready", "999")
     await client.hdel(engine.keys("meta"), "seq", "fence")
-    assert {one.rule for one in wrong(await examine(engine))} >= {"counts", "sequence"}
+    assert {finding.rule for finding in wrong(await examine(engine))} >= {"counts", "sequence"}
     await fix(engine)
     assert wrong(await examine(engine)) == []
 
 
 async def test_tasks_that_no_worker_knows_are_named(engine: Engine) -> None:
     await enqueue(engine, new_job("a", task="tasks:old"), new_job("b", task="tasks:new"))
-    assert [one.rule for one in (await examine(engine)).findings if one.level == "wrong"] == []
+    assert [finding.rule for finding in (await examine(engine)).findings if finding.level == "wrong"] == []
     await engine.register("w", 10_000, json.dumps({"tasks": ["tasks:new"]}), ["*"])
-    (finding,) = [one for one in (await examine(engine)).findings if one.level == "wrong"]
+    (finding,) = [finding for finding in (await examine(engine)).findings if finding.level == "wrong"]
     assert (finding.rule, finding.subject) == ("unknown_task", "tasks:old")
-    assert [one for one in (await examine(engine, {"tasks:old"})).findings if one.level == "wrong"] == []
+    assert [finding for finding in (await examine(engine, {"tasks:old"})).findings if finding.level == "wrong"] == []
 
 
 async def test_orphaned_schedules_and_disagreeing_lanes_are_named(engine: Engine, clock: Clock) -> None:
@@ -143,8 +143,12 @@ async def test_orphaned_schedules_and_disagreeing_lanes_are_named(engine: Engine
     await engine.retire("old")
     await TestWorker(engine, "new").register()
     await enqueue(engine, new_job("a", lanes=[lane("few", 2)]), new_job("b", lanes=[lane("few", 3)]))
-    found = {(one.rule, one.subject) for one in (await examine(engine, {"tasks:run"})).findings if one.level == "wrong"}
-    assert found == {("orphan", "nightly"), ("lane", "few")}
+    findings = {
+        (finding.rule, finding.subject)
+        for finding in (await examine(engine, {"tasks:run"})).findings
+        if finding.level == "wrong"
+    }
+    assert findings == {("orphan", "nightly"), ("lane", "few")}
 
 
 async def test_an_open_batch_is_advice(engine: Engine) -> None:
@@ -152,7 +156,7 @@ async def test_an_open_batch_is_advice(engine: Engine) -> None:
     await open_batch(engine, "b2")
     await engine.seal_batch("b2")
     made = await examine(engine, {"tasks:run"})
-    (finding,) = [one for one in made.findings if one.rule == "open_batch"]
+    (finding,) = [finding for finding in made.findings if finding.rule == "open_batch"]
     assert (finding.subject, finding.level) == ("b1", "advice")
     assert "1 members, 1 of them unfinished" in finding.text
     assert finding.todo.endswith("penstock batch seal b1")
@@ -162,18 +166,18 @@ async def test_a_namespace_of_another_layout_is_named_and_left_alone(engine: Eng
     await _full(engine)
     client = await raw(engine)
     await client.hset(engine.keys("meta"), "schema", "99")
-    found = await examine(engine)
-    assert [one.rule for one in found.findings if one.level == "wrong"] == ["schema"]
+    report = await examine(engine)
+    assert [finding.rule for finding in report.findings if finding.level == "wrong"] == ["schema"]
     await client.hset(engine.keys("meta"), "schema", "1")
 
 
 async def test_a_queue_without_workers_and_a_server_without_aof_are_advice(engine: Engine) -> None:
     await enqueue(engine, new_job("a", queue="lonely"))
-    found = await examine(engine)
-    assert found.healthy
-    assert {one.rule for one in found.findings} == {"persistence", "unserved"}
-    assert found.server["name"].startswith(("Valkey", "Redis"))
-    assert found.server["round_trip_ms"] >= 0
+    report = await examine(engine)
+    assert report.healthy
+    assert {finding.rule for finding in report.findings} == {"persistence", "unserved"}
+    assert report.server["name"].startswith(("Valkey", "Redis"))
+    assert report.server["round_trip_ms"] >= 0
 
 
 async def test_a_busy_system_is_healthy(url: str) -> None:
@@ -225,13 +229,13 @@ async def test_an_empty_namespace_is_healthy(engine: Engine) -> None:
 
 async def test_unusually_many_names_of_queues_are_advice(engine: Engine) -> None:
     await enqueue(engine, *(new_job(queue=f"tenant-{n}") for n in range(50)))
-    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    assert [finding for finding in (await examine(engine)).findings if finding.rule == "queues"] == []
     names = {f"tenant-{n}": "" for n in range(10_000)}
     await (await raw(engine)).hset(engine.keys("queues"), mapping=names)
-    assert [one for one in (await examine(engine)).findings if one.rule == "queues"] == []
+    assert [finding for finding in (await examine(engine)).findings if finding.rule == "queues"] == []
     await enqueue(engine, new_job(queue="one-more"))
     made = await examine(engine)
-    (finding,) = [one for one in made.findings if one.rule == "queues"]
+    (finding,) = [finding for finding in made.findings if finding.rule == "queues"]
     assert finding.text.startswith("10,001 names of queues are known")
     assert "keep results for less long, or use fewer queues" in finding.todo
     assert (finding.level, finding.fixable) == ("advice", False)

@@ -1,4 +1,4 @@
-"""reconcile: whatever was lost or written by others, everything is made to agree with the headers in one pass."""
+"""reconcile: makes everything agree with the records in one pass, whatever was lost or overwritten."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ async def test_workers_that_were_lost_are_back_when_they_register_again(engine: 
     before = await states(engine)
     await (await raw(engine)).delete(engine.keys(name))
     await reconcile(engine)
-    for lost in ("worker", "sleeper"):
+    for lost in ("worker", "idle"):
         assert await engine.register(lost, LIFE) == "ok"
     assert await audit(engine) == []
     assert await states(engine) == before

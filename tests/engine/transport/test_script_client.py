@@ -1,4 +1,4 @@
-"""The way to the server: what it lost is given to it again, what was not answered is sent again, until the deadline."""
+"""The script client: loads scripts that the server lost, and sends calls again until the deadline."""
 
 import asyncio
 import time
@@ -93,7 +93,7 @@ async def test_scripts_that_were_lost_before_a_pipeline_are_sent_again_in_its_or
     calls = (engine.register("w", LIFE), engine.enqueue([new_job("a"), new_job("b")]), engine.lease("w", 1))
     answers = await engine.script_client.together(*calls)
     assert calls[0].decode(answers[0]) == "ok"
-    assert [one.word for one in calls[1].decode(answers[1])] == ["created", "created"]
+    assert [answer.word for answer in calls[1].decode(answers[1])] == ["created", "created"]
     assert [lease.id for lease in calls[2].decode(answers[2]).leases] == ["a"]
 
 
@@ -104,7 +104,7 @@ async def test_a_pipeline_answers_each_call_in_its_place(engine: Engine) -> None
     calls = (engine.complete("w", [(lease.id, 1, b"")]), engine.lease("w", 2), engine.cancel(["a", "b"]))
     answers = await engine.script_client.together(*calls)
     assert calls[0].decode(answers[0]) == ["ok"]
-    assert [one.id for one in calls[1].decode(answers[1]).leases] == ["b"]
+    assert [lease.id for lease in calls[1].decode(answers[1]).leases] == ["b"]
     assert calls[2].decode(answers[2]) == ["done", "cancelling"]
 
 
@@ -167,7 +167,7 @@ async def test_a_namespace_that_vanished_is_made_again_by_the_next_call(engine: 
     await (await raw(engine)).delete(*engine.all_keys())
     call = engine.enqueue([new_job("a")])
     placed = call.sync() if blocking else await call
-    assert [one.word for one in placed] == ["created"]
+    assert [answer.word for answer in placed] == ["created"]
     assert await states(engine) == {"a": "ready"}
 
 
@@ -312,7 +312,7 @@ async def test_a_jobs_life_is_the_same_whichever_of_its_replies_is_lost(proxy: P
 
 async def _life(engine: Engine, clock: Clock) -> None:
     worker = await TestWorker(engine, "w").register()
-    assert [one.word for one in await engine.enqueue([new_job("a", nonce="x")])] == ["created"]
+    assert [answer.word for answer in await engine.enqueue([new_job("a", nonce="x")])] == ["created"]
     (lease,) = await worker.lease()
     assert await engine.progress("w", "a", 1, "[1,2]") == "ok"
     assert await worker.retry(lease, 1_000) == "ok"

@@ -1,4 +1,4 @@
-"""Which server binary is run."""
+"""Which server binary is used."""
 
 import os
 import subprocess

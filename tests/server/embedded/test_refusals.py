@@ -1,4 +1,4 @@
-"""Where no embedded server can be started: one clear error, and what to do."""
+"""Where no embedded server can be started: one clear error with what to do."""
 
 import subprocess
 import time

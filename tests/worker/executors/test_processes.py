@@ -1,4 +1,4 @@
-"""`executor="process"`: each job begins in a clean process of its own, and nothing of it is left when it ends."""
+"""`executor="process"`: each job begins in a clean process, and everything that it started ends with it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The threads that blocking jobs run in."""
+"""The threads in which blocking jobs run."""
 
 import asyncio
 import threading
@@ -11,12 +11,12 @@ import pytest
 
 from penstock.worker.executors.threads import Threads
 
-MOST = 20
+MAX_THREADS = 20
 
 
 @pytest.fixture
 async def threads() -> AsyncIterator[Threads]:
-    made = Threads(MOST)
+    made = Threads(MAX_THREADS)
     yield made
     made.close()
 
@@ -35,9 +35,9 @@ async def test_every_call_is_made_once_and_its_result_comes_back(threads: Thread
 
 async def test_calls_that_block_run_at_once_up_to_the_maximum(threads: Threads) -> None:
     for _ in range(3):  # with threads that are new, and with those that wait
-        together = threading.Barrier(MOST, timeout=30)
-        works = [threads.run(together.wait) for _ in range(MOST)]
-        assert sorted(await asyncio.gather(*(work.result() for work in works))) == list(range(MOST))
+        together = threading.Barrier(MAX_THREADS, timeout=30)
+        works = [threads.run(together.wait) for _ in range(MAX_THREADS)]
+        assert sorted(await asyncio.gather(*(work.result() for work in works))) == list(range(MAX_THREADS))
 
 
 async def test_threads_are_never_more_than_their_maximum(threads: Threads) -> None:
@@ -52,9 +52,9 @@ async def test_threads_are_never_more_than_their_maximum(threads: Threads) -> No
         with lock:
             running -= 1
 
-    await asyncio.gather(*(threads.run(call).result() for _ in range(10 * MOST)))
-    assert len(seen) == 10 * MOST
-    assert max(seen) <= MOST
+    await asyncio.gather(*(threads.run(call).result() for _ in range(10 * MAX_THREADS)))
+    assert len(seen) == 10 * MAX_THREADS
+    assert max(seen) <= MAX_THREADS
 
 
 async def test_a_call_behind_one_that_blocks_does_not_wait_for_it(threads: Threads) -> None:
@@ -151,7 +151,7 @@ async def test_existing_threads_do_the_work_when_the_system_starts_no_more(
         real(self)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    threads, made = Threads(MOST), list[int]()
+    threads, made = Threads(MAX_THREADS), list[int]()
     try:
         if not max_threads:
             with pytest.raises(RuntimeError, match="starts no thread"):

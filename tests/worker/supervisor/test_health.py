@@ -1,4 +1,4 @@
-"""What a supervisor tells of its workers: health and metrics over HTTP, stacks on a signal, and what runs."""
+"""What a supervisor shows of its workers: health and metrics over HTTP, stacks on a signal, running jobs."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ async def test_metrics_are_served_over_http_and_outlive_a_process(crew: Crew) ->
     for number in range(20):
         await (await crew.tasks.quick.enqueue(number)).result(timeout=20)
     slow = await crew.tasks.slow.enqueue(60.0)
-    (line,) = [one for one in await crew.until_started(21) if one.job == slow.id]
+    (line,) = [line for line in await crew.until_started(21) if line.job == slow.id]
     await eventually(lambda: _metric(port, "penstock_worker_running") == 1, within=20)
     assert _metric(port, 'penstock_worker_run_seconds_bucket{le="+Inf"}') == 20
     os.kill(line.pid, signal.SIGKILL)
@@ -86,8 +86,8 @@ async def test_workers_are_shown_with_what_they_run(crew: Crew, url: str) -> Non
     job = await crew.tasks.slow.enqueue(60.0)
     await crew.until_started(1)
     program = ("-m", "penstock.cli", "workers", "--namespace", crew.name, "--url", url)
-    found = json.loads(await output_of(*program, "-o", "json"))
-    (row,) = found
+    rows = json.loads(await output_of(*program, "-o", "json"))
+    (row,) = rows
     assert (row["slots"], row["version"], row["stalled"]) == (3, "0.1.0", None)
     assert [(run["job"], run["task"]) for run in row["runs"]] == [(job.id, "slow")]
     assert job.id in await output_of(*program)

@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped: their jobs run again, soon, and no more than once more."""
+"""Processes that are killed or stopped: their jobs run again soon, and only once more."""
 
 import os
 import signal
@@ -76,10 +76,10 @@ async def test_children_die_with_their_supervisor_and_another_worker_takes_their
 
 
 async def test_a_tree_that_slept_for_three_leases_overwrites_nothing_and_goes_on(crew: Crew) -> None:
-    sleeper = await crew.started()
+    frozen = await crew.started()
     job = await crew.tasks.slow.enqueue(1.0)
     (first,) = await crew.until_started(1)
-    pids = [sleeper.pid, *tree(sleeper.pid)]
+    pids = [frozen.pid, *tree(frozen.pid)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     other = await crew.started(children=1)
@@ -97,7 +97,7 @@ async def test_a_tree_that_slept_for_three_leases_overwrites_nothing_and_goes_on
     print(f"new work taken after {taken - before:.0f} ms")
     await eventually(lambda: "what it did was refused" in crew.log(), within=20)
     assert await crew.app.find_task("slow").job(job.id).result(timeout=5) == result
-    assert await crew.stop(sleeper) == 0
+    assert await crew.stop(frozen) == 0
 
 
 async def test_a_long_job_survives_a_server_that_is_stopped(tmp_path: Path, own_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Who is charged with a crash: jobs that started in the process that died, until the server knows how they ended."""
+"""A crash is charged to jobs that had started in the process, until the server knows how they ended."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Dead jobs by what they died of: groups with counts, first and last seen, read from one index."""
+"""Dead jobs in groups with the same error: counts, first and last seen, read from one index."""
 
 import json
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from penstock.engine.record.record import read_header
 from penstock.model.header import Attempt
 
 _AFTER: Final = chr(ord(SEPARATOR) + 1)
-MOST: Final = 1000  #: groups in one answer
+MAX_GROUPS: Final = 1000  #: in one answer
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Dead jobs whose errors are the same: class, message without what varies, own frame on top."""
+    """Dead jobs with the same error: class, message without its variable parts, innermost frame of user code."""
 
     group: str  #: the fingerprint
     count: int
-    first: int  #: when the one died that has been dead longest, ms
+    first: int  #: when the first one died, ms
     last: int
     sample: str  #: the id of the one that died last
-    task: str  #: of that one, as all that follows
+    task: str  #: of the sample, like all fields below
     queue: str
     reason: str
     type: str
@@ -43,14 +43,14 @@ class DeadGroups:
         self._script_client = engine.script_client
         self._key = engine.keys
 
-    async def groups(self, wanted: Filter | None = None, most: int = MOST) -> list[DeadGroup]:
-        """Those with the most jobs first; of more than `most` groups the others are left out."""
+    async def groups(self, wanted: Filter | None = None, most: int = MAX_GROUPS) -> list[DeadGroup]:
+        """The groups with the most jobs first, at most `most`."""
         seen = await self._counted(most) if wanted is None else await self._scanned(wanted, most)
-        found = [await self._group(name, *row) for name, row in seen.items()]
-        return sorted(found, key=lambda one: (-one.count, one.group))
+        groups = [await self._group(name, *row) for name, row in seen.items()]
+        return sorted(groups, key=lambda group: (-group.count, group.group))
 
     async def _counted(self, most: int) -> dict[str, tuple[int, str, str]]:
-        """From the index alone, whatever the number of jobs: group → count, first and last member."""
+        """Group → count, first and last member, from the index alone, so the number of jobs does not matter."""
         seen: dict[str, tuple[int, str, str]] = {}
         place = "("
         while len(seen) < most and (first := await self._first(place)):
@@ -62,10 +62,10 @@ class DeadGroups:
 
     async def _first(self, place: str) -> str:
         key = self._key("deaths")
-        found = await self._script_client.ask(
+        members = await self._script_client.ask(
             lambda client: client.zrange(key, place, "+", bylex=True, offset=0, num=1)
         )
-        return found[0].decode() if found else ""
+        return members[0].decode() if members else ""
 
     async def _bounds(self, name: str, client: Any) -> Any:
         first, last, key = f"[{name}{SEPARATOR}", f"({name}{_AFTER}", self._key("deaths")
@@ -75,7 +75,7 @@ class DeadGroups:
         return await pipe.execute()
 
     async def _scanned(self, wanted: Filter, most: int) -> dict[str, tuple[int, str, str]]:
-        """The same for some of the jobs: all are looked at, in pages, and only the groups are kept."""
+        """The same for jobs that match a filter: reads all dead jobs in pages, and keeps only the groups."""
         seen: dict[str, tuple[int, str, str]] = {}
         async for job in Listing(self._engine).each(wanted._replace(state="dead")):
             name, member = job.header.death, SEPARATOR.join((job.header.death, f"{job.header.since:014d}", job.id))
@@ -109,7 +109,7 @@ def _about(raw: bytes | None) -> tuple[str, str, str]:
 
 def _error(raw: bytes | None) -> tuple[str, str]:
     try:
-        found = json.loads(_history(raw)[-1].error) if raw else {}
-        return str(found.get("type", "")), str(found.get("message", "")).partition("\n")[0]
+        error = json.loads(_history(raw)[-1].error) if raw else {}
+        return str(error.get("type", "")), str(error.get("message", "")).partition("\n")[0]
     except (msgspec.MsgspecError, ValueError, IndexError, AttributeError):
         return "", ""

@@ -1,4 +1,4 @@
-"""Reading the stream of events: forward, in pages, without missing what it still holds or polling for what comes."""
+"""Reads the stream of events forward, in pages. It misses no stored entry, and does not poll for new ones."""
 
 import asyncio
 import random
@@ -14,15 +14,15 @@ from penstock.engine.transport.script_client import ScriptClient
 
 BEGINNING: Final = "0-0"  #: before the first entry
 _PAGE: Final = 100
-_BLOCK: Final = 5.0  #: seconds that a blocking read lasts on the server; it is asked again, the answer is only a hint
-_ANSWER: Final = 2.0  #: seconds that its answer may take beyond that
-_SLOWEST: Final = 2.0  #: seconds between two tries to reach the server, at most
+_BLOCK_SECONDS: Final = 5.0  #: of a blocking read on the server; its answer is only a hint to read again
+_ANSWER_TIMEOUT: Final = 2.0  #: seconds for its answer beyond that
+_MAX_PAUSE: Final = 2.0  #: seconds between two tries to reach the server
 
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
 
 
 class Line(NamedTuple):
-    """One job's part in one entry; one of a whole queue, lane or schedule has no job."""
+    """The part of an entry about one job. It has no job if it is about a whole queue, lane or schedule."""
 
     verb: str
     queue: str
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one call of a script did."""
+    """The events of one script call."""
 
     id: str
     at: int
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class EntryPage(NamedTuple):
-    """The entry at a place, and those after it; without the first, what came after it may have been trimmed, too."""
+    """The entry at a place, and those after it. If the first is gone, entries after it may have been trimmed, too."""
 
     here: Entry | None
     entries: list[Entry]
@@ -57,15 +57,15 @@ class EventStream:
 
     async def end(self) -> str:
         """The place after the last entry."""
-        found = await self._script_client.ask(lambda client: client.xrevrange(self._key, count=1))
-        return found[0][0].decode() if found else BEGINNING
+        entries = await self._script_client.ask(lambda client: client.xrevrange(self._key, count=1))
+        return entries[0][0].decode() if entries else BEGINNING
 
     async def at(self, moment: int) -> tuple[str, bool]:
-        """The place before the first entry since this time, and whether everything since then is still kept."""
-        found, first = await self._script_client.ask(lambda client: self._ends(client, moment).execute())
-        # An entry of the very millisecond may follow others that are gone.
+        """The place before the first entry since this time, and whether all entries since then are still stored."""
+        earlier, first = await self._script_client.ask(lambda client: self._ends(client, moment).execute())
+        # Entries of the same millisecond may have been trimmed before this one.
         kept = not first or _time_of(first[0][0]) < moment or await self._untrimmed()
-        return (found[0][0].decode() if found else BEGINNING), kept
+        return (earlier[0][0].decode() if earlier else BEGINNING), kept
 
     def _ends(self, client: Any, moment: int) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -78,28 +78,28 @@ class EventStream:
         return bool(info["entries-added"] <= info["length"])
 
     async def after(self, place: str) -> EntryPage:
-        """A page of entries after a place. The one there is read along with them, so that its trimming is noticed."""
-        layout, found = await self._script_client.ask(lambda client: self._page(client, place).execute())
+        """A page of entries after a place. The entry at the place is read, too, to notice that it was trimmed."""
+        layout, rows = await self._script_client.ask(lambda client: self._page(client, place).execute())
         if layout is not None and layout.decode() != SCHEMA:
             raise mismatch(layout.decode())
-        entries = [_entry(entry_id.decode(), fields[b"e"]) for entry_id, fields in found]
+        entries = [_entry(entry_id.decode(), fields[b"e"]) for entry_id, fields in rows]
         if entries and entries[0].id == place:
             return EntryPage(entries[0], entries[1:])
         return EntryPage(None, entries)
 
     def _page(self, client: Any, place: str) -> Any:
-        """No script reads the stream, so the layout is asked for along with it."""
+        """Read the stream and the layout version: without a script nothing else checks the version."""
         pipe = client.pipeline(transaction=False)
         pipe.hget(self._script_client.keys("meta"), "schema")
         pipe.xrange(self._key, min=place, count=_PAGE + 1)
         return pipe
 
     async def wait(self, place: str) -> None:
-        """Until there is something after this place, or for a while; an error that may pass is waited out, too."""
+        """Wait for an entry after this place, at most for a while; errors that may pass are waited out."""
         try:
-            async with asyncio.timeout(_BLOCK + _ANSWER):
+            async with asyncio.timeout(_BLOCK_SECONDS + _ANSWER_TIMEOUT):
                 client: Any = await self._script_client.endpoint.client()
-                await client.xread({self._key: place}, count=1, block=round(_BLOCK * 1000))
+                await client.xread({self._key: place}, count=1, block=round(_BLOCK_SECONDS * 1000))
             self._pause = 0.05
         except (RedisError, OSError, TimeoutError) as error:
             if (hopeless := lasting(error, self._script_client.endpoint)) is not None:
@@ -108,9 +108,9 @@ class EventStream:
             await self.rest()
 
     async def rest(self) -> None:
-        """Before another try."""
+        """Pause before another try."""
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311  (jitter)
-        self._pause = min(self._pause * 2, _SLOWEST)
+        self._pause = min(self._pause * 2, _MAX_PAUSE)
 
 
 def _time_of(entry_id: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What lanes are doing: who has their slots, who waits, what was declared and what was set by hand."""
+"""The state of lanes: which jobs have slots, how many wait, what the code declares and what was set by hand."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -18,11 +18,11 @@ class LaneStatus(NamedTuple):
 
     name: str
     is_lock: bool
-    limit: int | None  #: that counts; None: no limit
+    limit: int | None  #: the limit in force; None: no limit
     in_use: int
     waiting: int
     paused: bool
-    set_by_hand: bool  #: the limit is not the code's
+    set_by_hand: bool  #: the limit was set by hand
     rate: str  #: starts per second, '' without a rate
     burst: int
     ordered: bool
@@ -31,7 +31,7 @@ class LaneStatus(NamedTuple):
 
 
 def split(stored: str) -> tuple[bool, str]:
-    """Whether it is a lock, and its name; that of a task or a batch says so."""
+    """Whether it is a lock, and its name; lanes of tasks and batches keep their prefix."""
     kind, _, name = stored.partition(":")
     return kind == "lock", stored if kind in {"task", "batch"} else name
 
@@ -43,23 +43,23 @@ class LaneViews:
         self._script_client = script_client
         self._key = script_client.keys
 
-    async def one(self, stored: str) -> LaneStatus:
-        """A lane by its stored name, `lock:…` or `lane:…`; one that nobody uses is empty."""
-        found = await self._script_client.ask(lambda client: self._parts(client, stored).execute())
-        owner = _owner(found[0])
+    async def lane(self, stored: str) -> LaneStatus:
+        """The status of a lane by its stored name, `lock:…` or `lane:…`; a lane that is not in use is empty."""
+        parts = await self._script_client.ask(lambda client: self._parts(client, stored).execute())
+        owner = _owner(parts[0])
         raw = await self._script_client.ask(lambda client: client.hget(self._key("jobs"), owner)) if owner else None
-        return _status(stored, found, owner if _runs(raw) else "")
+        return _status(stored, parts, owner if _runs(raw) else "")
 
     async def every(self, most: int = 10_000) -> list[LaneStatus]:
         """All lanes that are in use or were set by hand."""
-        return [await self.one(name) for name in await self.names(most)]
+        return [await self.lane(name) for name in await self.names(most)]
 
     async def names(self, most: int = 10_000) -> list[str]:
-        """The stored names of these, sorted."""
+        """The stored names of all these lanes, sorted."""
         return sorted(await self._script_client.ask(lambda client: self._names(client, most)))
 
     async def opens(self, queues: Collection[str]) -> bool:
-        """Whether a lane in which jobs of these queues wait will open by itself: by its rate, or when a holder ends."""
+        """Whether the waiting jobs of these queues will get a slot of the lane without anybody's help."""
         records = await self._script_client.ask(lambda client: client.hgetall(self._key("lanes")))
         for name, raw in records.items():
             record = _record(raw) if name else []
@@ -69,17 +69,17 @@ class LaneViews:
         return False
 
     async def _will_open(self, stored: str) -> bool:
-        status = await self.one(stored)
+        status = await self.lane(stored)
         if status.paused or status.limit == 0:
             return False
         opening = await self._script_client.ask(lambda client: client.zscore(self._key("openings"), stored))
-        if opening is not None and self._script_client.test_clock is None:  # which somebody has to move
+        if opening is not None and self._script_client.test_clock is None:  # a test has to move that clock
             return True
         holders = status.holders
-        found = (
+        records = (
             await self._script_client.ask(lambda client: client.hmget(self._key("jobs"), holders)) if holders else []
         )
-        return any(_runs(raw) for raw in found)
+        return any(_runs(raw) for raw in records)
 
     async def _names(self, client: Any, most: int) -> set[str]:
         names: set[str] = set()
@@ -102,11 +102,11 @@ def _runs(raw: bytes | None) -> bool:
     try:
         return read_header(raw or b"").state == "running"
     except msgspec.MsgspecError:
-        return False  # the audit reports those
+        return False  # the audit reports it
 
 
 def _record(raw: bytes) -> list[Any]:
-    """What is stored of a lane; of one that cannot be read, which the audit reports, as of one that is not used."""
+    """The stored record of a lane. An unreadable one counts as unused; the audit reports it."""
     try:
         return _decode(raw)
     except msgspec.MsgspecError:
@@ -114,14 +114,14 @@ def _record(raw: bytes) -> list[Any]:
 
 
 def _owner(raw: bytes | None) -> str:
-    """The job that a lock belongs to, from when it is shown until it has run: see lib/locks.lua."""
+    """The job that owns a lock, from when it becomes ready until it has run: see lib/locks.lua."""
     record = _record(raw) if raw else [0]
     return str(record[8]) if record[0] == -1 and len(record) > 8 else ""
 
 
-def _status(stored: str, found: Iterable[Any], owner: str) -> LaneStatus:
-    """`owner`: the job that the lock belongs to, if that runs."""
-    raw, by_hand, holders = found
+def _status(stored: str, parts: Iterable[Any], owner: str) -> LaneStatus:
+    """`owner`: the job that owns the lock, if it is running."""
+    raw, by_hand, holders = parts
     record: list[Any] = _record(raw) if raw else [0, 0, 0, "", ""]
     fixed, paused = (_record(by_hand) if by_hand else [-1, 0])[:2]
     is_lock, name = split(stored)

@@ -1,4 +1,4 @@
-"""Listing jobs by filter, in pages with a cursor: each looks at a bounded number of entries of one index.
+"""Lists jobs by filter, in pages with a cursor. A page reads a bounded number of entries of one index.
 
 A cursor is a place in an index, not a number, so that jobs which come and go meanwhile neither hide others nor show
 them twice.
@@ -18,8 +18,8 @@ from penstock.errors import BadOption
 from penstock.model.codec import tags_of
 from penstock.model.header import Attempt, Header
 
-LOOKS: Final = 500  #: index entries that one page looks at
-_DEEP: Final = 100  #: of which contents are read, too
+MAX_ENTRIES: Final = 500  #: of an index that are read for one page
+_MAX_DEEP_ENTRIES: Final = 100  #: the same if contents are read, too
 _AFTER: Final = chr(ord(SEPARATOR) + 1)
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 
@@ -44,10 +44,10 @@ _MEMBERS: Final = {
 
 
 class Filter(NamedTuple):
-    """Which jobs; what is not said does not matter."""
+    """Which jobs; a field with its default matches all."""
 
     queue: str | None = None
-    task: str | None = None  #: without its module: all that are called so
+    task: str | None = None  #: without a module, it matches the tasks of that name in all modules
     state: str | None = None
     tag: str | None = None
     error: str | None = None  #: a part of the last error's class or message
@@ -58,11 +58,11 @@ class Filter(NamedTuple):
 
     @property
     def is_deep(self) -> bool:
-        """Whether more than headers must be read."""
+        """Whether more than the headers must be read."""
         return self.tag is not None or self.error is not None
 
     def fits(self, header: Header) -> bool:
-        """As far as the header tells."""
+        """Whether the header matches."""
         return (
             not header.compact
             and self.queue in {None, header.queue}
@@ -76,7 +76,7 @@ class Filter(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A job that fits; its tags and failed tries only if they were asked for."""
+    """A job that matches; tags and failed attempts are read only on request."""
 
     id: str
     header: Header
@@ -85,7 +85,7 @@ class Listed(NamedTuple):
 
 
 class JobPage(NamedTuple):
-    """Those that fit among the entries that were looked at, and where to go on; no cursor at the end."""
+    """The matches among the entries that were read, and the cursor of the next page; empty at the end."""
 
     jobs: list[Listed]
     cursor: str
@@ -99,7 +99,7 @@ class Listing:
         self._key = engine.keys
 
     async def each(self, wanted: Filter, *, newest: bool = False, contents: bool = False) -> AsyncIterator[Listed]:
-        """All that fit, however many pages that takes; never more than a page of them in memory."""
+        """All matches, however many pages that takes; at most one page is in memory."""
         cursor: str = ""
         while True:
             page = await self.page(wanted, cursor, newest=newest, contents=contents)
@@ -116,7 +116,7 @@ class Listing:
         index, _, place = _opened(cursor).partition("@") if cursor else (indexes[0], "", "")
         if index not in indexes:
             raise BadOption(f"cursor={cursor!r}: not one of this listing")
-        looks = _DEEP if wanted.is_deep or contents else LOOKS
+        looks = _MAX_DEEP_ENTRIES if wanted.is_deep or contents else MAX_ENTRIES
         find = self._by_name if index in _LEXICAL else self._by_time
         members, last = await find(index, wanted, place, looks, newest=newest)
         by_id = {member.rpartition(SEPARATOR)[2]: member for member in members}
@@ -132,36 +132,36 @@ class Listing:
     async def _by_name(
         self, index: str, wanted: Filter, place: str, looks: int, *, newest: bool
     ) -> tuple[list[str], str]:
-        """The next members, and the last of them if there may be more."""
+        """The next members, and the last one if there may be more."""
         first, last = _range(index, wanted)
         if place:
             first, last = (first, f"({place}") if newest else (f"({place}", last)
         key, bounds = self._key(index), (last, first) if newest else (first, last)
-        found = await self._script_client.ask(
+        rows = await self._script_client.ask(
             lambda client: client.zrange(key, *bounds, bylex=True, desc=newest, offset=0, num=looks)
         )
-        members = [member.decode(errors="replace") for member in found]
+        members = [member.decode(errors="replace") for member in rows]
         return members, members[-1] if len(members) == looks else ""
 
     async def _by_time(
         self, index: str, wanted: Filter, place: str, looks: int, *, newest: bool
     ) -> tuple[list[str], str]:
-        """The same; a member has its time in front."""
+        """The same for an index by time; each member has its time in front."""
         key = self._key(index)
         rank = (
             await self._script_client.ask(lambda client: self._rank(client, key, place, newest=newest)) if place else 0
         )
-        found = await self._script_client.ask(
+        rows = await self._script_client.ask(
             lambda client: client.zrange(key, rank, rank + looks - 1, desc=newest, withscores=True)
         )
-        members = [f"{score:.0f}{SEPARATOR}{member.decode(errors='replace')}" for member, score in found if member]
-        last = members[-1] if len(found) == looks and members else ""
+        members = [f"{score:.0f}{SEPARATOR}{member.decode(errors='replace')}" for member, score in rows if member]
+        last = members[-1] if len(rows) == looks and members else ""
         if index == "dead" and members and _is_past(members[-1], wanted, newest=newest):
-            last = ""  # they are in the order of their times, so that there is no need to look further
-        return [one for one in members if not place or _is_after(one, place, newest=newest)], last
+            last = ""  # sorted by time: no later entry can match
+        return [member for member in members if not place or _is_after(member, place, newest=newest)], last
 
     async def _rank(self, client: Any, key: bytes, place: str, *, newest: bool) -> int:
-        """Where to go on after an entry, also if it is not there any more."""
+        """The rank after an entry, even if the entry is gone."""
         score, _, member = place.partition(SEPARATOR)
         rank = await (client.zrevrank if newest else client.zrank)(key, member)
         if rank is not None:
@@ -173,11 +173,11 @@ class Listing:
         if not ids:
             return []
         raw = await self._script_client.ask(lambda client: client.hmget(self._key("jobs"), ids))
-        found = [Listed(job_id, header) for job_id, header in _readable(ids, raw) if wanted.fits(header)]
-        if not found or not (deep or wanted.is_deep):
-            return found
-        chosen = [job.id for job in found]
-        small = [job.id for job in found if job.header.size < 2**16 or wanted.tag is not None]
+        jobs = [Listed(job_id, header) for job_id, header in _readable(ids, raw) if wanted.fits(header)]
+        if not jobs or not (deep or wanted.is_deep):
+            return jobs
+        chosen = [job.id for job in jobs]
+        small = [job.id for job in jobs if job.header.size < 2**16 or wanted.tag is not None]
         payloads, attempts = await self._script_client.ask(
             lambda client: self._contents(client, small, chosen).execute()
         )
@@ -186,7 +186,7 @@ class Listing:
         tags = {job_id: tags_of(payload or inside[job_id]) for job_id, payload in zip(small, payloads, strict=False)}
         full = [
             job._replace(tags=tags.get(job.id, ()), attempts=_attempts(history))
-            for job, history in zip(found, attempts, strict=True)
+            for job, history in zip(jobs, attempts, strict=True)
         ]
         return [job for job in full if _fits_deep(job, wanted)]
 
@@ -198,7 +198,7 @@ class Listing:
 
 
 def _range(index: str, wanted: Filter) -> tuple[str, str]:
-    """The part of a lexical index in which those that fit are."""
+    """The range of a lexical index that can have matches."""
     if index == "roster":
         low, high = _MEMBERS.get(wanted.state or "", ("f", "u"))
         return f"[{wanted.batch}{SEPARATOR}{low}{SEPARATOR}", f"({wanted.batch}{SEPARATOR}{high}{_AFTER}"
@@ -217,13 +217,13 @@ def _indexes(wanted: Filter) -> list[str]:
 
 
 def _is_past(member: str, wanted: Filter, *, newest: bool) -> bool:
-    """Whether all that follow are too old, or too young."""
+    """Whether all later entries are too old, or too young."""
     at = int(member.partition(SEPARATOR)[0])
     return at < wanted.since if newest else bool(wanted.until) and at > wanted.until
 
 
 def _closed(cursor: str) -> str:
-    """A cursor as a word that can be given on a command line or in a URL."""
+    """A cursor as text that is safe on a command line and in a URL."""
     return base64.urlsafe_b64encode(cursor.encode()).decode().rstrip("=")
 
 
@@ -236,8 +236,8 @@ def _opened(cursor: str) -> str:
 
 def _is_after(member: str, place: str, *, newest: bool) -> bool:
     (score, _, name), (before, _, last) = member.partition(SEPARATOR), place.partition(SEPARATOR)
-    one, other = (int(score), name), (int(before), last)
-    return one < other if newest else one > other
+    entry, cursor = (int(score), name), (int(before), last)
+    return entry < cursor if newest else entry > cursor
 
 
 def _readable(ids: list[str], raw: list[bytes | None]) -> Iterable[tuple[str, Header]]:
@@ -246,7 +246,7 @@ def _readable(ids: list[str], raw: list[bytes | None]) -> Iterable[tuple[str, He
             try:
                 yield job_id, read_header(packed)
             except (msgspec.MsgspecError, TypeError):
-                continue  # the audit reports those
+                continue  # the audit reports it
 
 
 def _attempts(raw: bytes | None) -> tuple[Attempt, ...]:
@@ -263,11 +263,11 @@ def _fits_deep(job: Listed, wanted: Filter) -> bool:
 
 
 def error_of(job: Listed) -> str:
-    """Class and message of its last failed try."""
+    """Class and message of the last failed attempt."""
     if not job.attempts:
         return ""
     try:
-        found = json.loads(job.attempts[-1].error)
-        return f"{found.get('type', '')}: {found.get('message', '')}"
+        error = json.loads(job.attempts[-1].error)
+        return f"{error.get('type', '')}: {error.get('message', '')}"
     except (ValueError, AttributeError):
         return job.attempts[-1].error

@@ -1,4 +1,4 @@
-"""What moves: rates and latencies of queues, from the statistics that the scripts keep by the minute."""
+"""Rates and latencies of queues, from the statistics that the scripts keep per minute."""
 
 import time
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from penstock.engine.read.views import Node, QueueSettings, Views
 
 _VERBS: Final = ("enqueue", "lease", "complete", "retry", "bury", "wait", "run")
 _ENDS: Final = ("complete", "retry", "bury")
-_LANES: Final = 200  #: that are looked at
-_QUEUES: Final = 100  #: whose rates are told, those with the most jobs that wait or run
+_MAX_LANES: Final = 200  #: that are read
+_MAX_QUEUES: Final = 100  #: with rates: the queues with the most jobs that wait or run
 
 Readings = dict[tuple[int, str, str], int]  #: minute, queue and what → how much
 
 
 class Flow(NamedTuple):
-    """What went through a queue per second since the last look; latencies are means in ms, None without any."""
+    """Jobs per second of a queue since the last sample; latencies are means in ms, None without a job."""
 
     enqueued: float = 0.0
     started: float = 0.0
@@ -36,12 +36,12 @@ class Sample(NamedTuple):
     settings: dict[str, QueueSettings]
     flows: dict[str, Flow]
     workers: list[Node]
-    busy: dict[str, int]  #: worker → how many jobs it runs, of the first thousand
-    lanes: list[LaneStatus]  #: those with the most that wait
+    busy: dict[str, int]  #: worker → how many of the first thousand running jobs it runs
+    lanes: list[LaneStatus]  #: the lanes with the most waiting jobs
 
 
 class Rates:
-    """Samples of one namespace; each knows what happened since the one before."""
+    """Samples of one namespace; each has the rates since the one before."""
 
     def __init__(self, engine: Engine) -> None:
         self._script_client = engine.script_client
@@ -53,7 +53,7 @@ class Rates:
     async def sample(self, lanes: int = 5) -> Sample:
         counts, settings = await self._views.counts(), await self._views.queue_settings()
         queues = sorted(counts.keys() | settings.keys(), key=lambda name: (-_busy(counts.get(name, {})), name))[
-            :_QUEUES
+            :_MAX_QUEUES
         ]
         readings, now = await self._read(queues), time.monotonic()
         flows = self._flows(queues, readings, now - self._then) if self._before is not None else {}
@@ -75,8 +75,8 @@ class Rates:
         if not places:
             return {}
         fields = [SEPARATOR.join((str(at), queue, what)) for at, queue, what in places]
-        found: Any = await self._script_client.ask(lambda client: client.hmget(self._key("stats"), fields))
-        return {place: int(value or 0) for place, value in zip(places, found, strict=True)}
+        values: Any = await self._script_client.ask(lambda client: client.hmget(self._key("stats"), fields))
+        return {place: int(value or 0) for place, value in zip(places, values, strict=True)}
 
     def _flows(self, queues: Iterable[str], readings: Readings, seconds: float) -> dict[str, Flow]:
         before = self._before or {}
@@ -88,8 +88,8 @@ class Rates:
         return {queue: _flow({what: much(queue, what) for what in _VERBS}, max(seconds, 0.001)) for queue in queues}
 
     async def _lanes(self, most: int) -> list[LaneStatus]:
-        found = await LaneViews(self._script_client).every(_LANES)
-        return sorted(found, key=lambda one: (-one.waiting, -one.in_use, one.name))[:most]
+        lanes = await LaneViews(self._script_client).every(_MAX_LANES)
+        return sorted(lanes, key=lambda lane: (-lane.waiting, -lane.in_use, lane.name))[:most]
 
 
 def _busy(states: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""What is measured: sums of the last minutes, the age of what waits, the latest that died. Plain reads, in pages."""
+"""Measurements: sums of the last minutes, the age of waiting jobs, the latest dead jobs. Plain reads, in pages."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,7 +10,7 @@ from penstock.engine.keys import SEPARATOR
 from penstock.engine.record.record import read_header
 from penstock.engine.transport.script_client import ScriptClient
 
-_LINES: Final = 10  #: priorities of a queue whose first jobs are looked at
+_MAX_PRIORITIES: Final = 10  #: of a queue whose first jobs are read
 
 
 class Statistic(NamedTuple):
@@ -33,22 +33,22 @@ class Statistics:
         self._key = script_client.keys
 
     async def sums(self) -> list[Statistic]:
-        """All that is kept, which is some two hours."""
-        found: dict[bytes, bytes] = {}
+        """All stored statistics, about two hours."""
+        fields: dict[bytes, bytes] = {}
         cursor = 0
         while True:
             cursor, page = await self._script_client.ask(
                 lambda client, at=cursor: client.hscan(self._key("stats"), at, count=2000)  # type: ignore[misc]
             )
-            found |= page
+            fields |= page
             if cursor == 0:
-                return [_sum(name.decode(), int(value)) for name, value in found.items() if name]
+                return [_sum(name.decode(), int(value)) for name, value in fields.items() if name]
 
     async def oldest(self, queues: Iterable[str]) -> dict[str, int]:
-        """Queue → since when, in ms, its oldest ready job waits: the first of each priority is asked."""
+        """Queue → since when its oldest ready job waits, in ms: reads the first job of each priority."""
         starts = {queue: f"[{queue}{SEPARATOR}" for queue in queues}
         heads: dict[str, list[str]] = {queue: [] for queue in starts}
-        for _ in range(_LINES):
+        for _ in range(_MAX_PRIORITIES):
             members = await self._first(starts)
             starts = {}
             for queue, member in members.items():
@@ -59,11 +59,11 @@ class Statistics:
         return await self._since({queue: ids for queue, ids in heads.items() if ids})
 
     async def _first(self, starts: dict[str, str]) -> dict[str, str]:
-        """Queue → the first member of its line from here on."""
+        """Queue → its first member of `ready` from this start on."""
         if not starts:
             return {}
-        found = await self._script_client.ask(lambda client: self._firsts(client, starts).execute())
-        return {queue: members[0].decode() for queue, members in zip(starts, found, strict=True) if members}
+        ranges = await self._script_client.ask(lambda client: self._firsts(client, starts).execute())
+        return {queue: members[0].decode() for queue, members in zip(starts, ranges, strict=True) if members}
 
     def _firsts(self, client: Any, starts: dict[str, str]) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -76,19 +76,19 @@ class Statistics:
         if not pairs:
             return {}
         ids = [job_id for _, job_id in pairs]
-        found = await self._script_client.ask(lambda client: client.hmget(self._key("jobs"), ids))
+        records = await self._script_client.ask(lambda client: client.hmget(self._key("jobs"), ids))
         since: dict[str, int] = {}
-        for (queue, _), raw in zip(pairs, found, strict=True):
-            with suppress(msgspec.MsgspecError):  # the audit reports those
+        for (queue, _), raw in zip(pairs, records, strict=True):
+            with suppress(msgspec.MsgspecError):  # the audit reports it
                 header = read_header(raw or b"")
                 if header.state == "ready":
                     since[queue] = min(since.get(queue, header.since), header.since)
         return since
 
     async def latest_dead(self, most: int) -> list[str]:
-        """Ids of those that died last, the latest first."""
-        found = await self._script_client.ask(lambda client: client.zrevrange(self._key("dead"), 0, most - 1))
-        return [job_id.decode() for job_id in found if job_id]
+        """Ids of the jobs that died last, the latest first."""
+        ids = await self._script_client.ask(lambda client: client.zrevrange(self._key("dead"), 0, most - 1))
+        return [job_id.decode() for job_id in ids if job_id]
 
 
 def _sum(name: str, value: int) -> Statistic:

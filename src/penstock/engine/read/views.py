@@ -1,4 +1,4 @@
-"""Reading what is stored, in pages, with plain commands that change nothing."""
+"""Reads what is stored, in pages, with plain commands that change nothing."""
 
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -20,9 +20,9 @@ from penstock.model.batch_state import BatchStatus, read_state, status_of
 from penstock.model.header import STATES, Attempt, Header
 from penstock.model.schedule import ScheduleSpec, Standing
 
-AT_ONE_MOMENT = 500  #: queues whose jobs are counted at one moment
+MAX_COUNTED_AT_ONCE = 500  #: queues whose jobs are counted in one call
 _COUNTED = tuple(state for state in STATES if state != "ready")
-_MOST = re.compile(r"max=(\d+)\.")
+_MAX_SIZE = re.compile(r"max=(\d+)\.")
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
 _event = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, str, int, str, str]]]).decode
 _log = msgspec.msgpack.Decoder(tuple[list[str | int], int, list[tuple[int, int, str, str]]]).decode
@@ -40,7 +40,7 @@ class JobRecord(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One job's part in one entry of the stream; `id` of the entry and the place in it resume after it."""
+    """The part of a stream entry about one job; `id` is the entry's."""
 
     id: str
     at: int
@@ -62,14 +62,14 @@ class LogLine(NamedTuple):
 
 
 class JobLog(NamedTuple):
-    """How many lines of a job are no longer kept, and those that are."""
+    """The stored lines of a job, and how many are no longer stored."""
 
     gone: int
     lines: list[LogLine]
 
 
 class QueueSettings(NamedTuple):
-    """What was set for a queue by hand."""
+    """The settings of a queue that were made by hand."""
 
     paused: bool = False
     limit: int | None = None  #: how many of its jobs may run at once
@@ -88,7 +88,7 @@ class Node(NamedTuple):
 
 
 class CronRecord(NamedTuple):
-    """A schedule, where it stands, and whether workers live but none of them has it in its code, as it should be."""
+    """A schedule and its state. Orphaned: it is from the code, and no live worker has it."""
 
     id: str
     spec: ScheduleSpec
@@ -106,7 +106,7 @@ class Run(NamedTuple):
 
 
 class Views:
-    """Questions about one namespace. Numbers of one answer may be a moment apart; nothing here decides anything."""
+    """Reads one namespace, for people. The numbers of one answer may be a moment apart; no decision depends on them."""
 
     def __init__(self, engine: Engine) -> None:
         self._script_client = engine.script_client
@@ -124,24 +124,24 @@ class Views:
     async def counts(self, queues: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
         """Queue → state → how many, of all queues or of these.
 
-        Those of up to 500 queues are of one moment: a job that goes from one state to another is never in none. Of more
-        queues they are asked in pages, so that the server has time for others between two.
+        The counts of up to 500 queues are of one moment, so a job that changes its state is never missing. More queues
+        are counted in pages, so that the server can serve others in between.
         """
         names = list(await self.queue_settings()) if queues is None else list(dict.fromkeys(queues))
         counted: dict[str, dict[str, int]] = {}
-        for at in range(0, len(names), AT_ONE_MOMENT):
-            page = names[at : at + AT_ONE_MOMENT]
+        for at in range(0, len(names), MAX_COUNTED_AT_ONCE):
+            page = names[at : at + MAX_COUNTED_AT_ONCE]
             fields = [f"{queue}{SEPARATOR}{state}" for queue in page for state in _COUNTED]
-            *in_line, found = await self._script_client.ask(partial(self._count, page, fields))
+            *in_line, others = await self._script_client.ask(partial(self._count, page, fields))
             for n, queue in enumerate(page):
-                numbers = zip(_COUNTED, found[n * len(_COUNTED) :], strict=False)
+                numbers = zip(_COUNTED, others[n * len(_COUNTED) :], strict=False)
                 counted[queue] = {"ready": in_line[n]} | {
                     state: int(number) for state, number in numbers if number is not None
                 }
         return counted
 
     def _count(self, queues: Iterable[str], fields: list[str], client: Any) -> Any:
-        """Those that are ready are not counted: the line itself tells."""
+        """Ready jobs have no counter: `ready` itself is counted."""
         pipe = client.pipeline(transaction=True)
         for queue in queues:
             pipe.zlexcount(self._key("ready"), f"[{queue}{SEPARATOR}", f"({queue} ")
@@ -150,24 +150,24 @@ class Views:
 
     async def queues(self) -> dict[str, bool]:
         """Queue → whether it is paused."""
-        return {name: found.paused for name, found in (await self.queue_settings()).items()}
+        return {name: setting.paused for name, setting in (await self.queue_settings()).items()}
 
     async def queue_settings(self) -> dict[str, QueueSettings]:
-        """Queue → what was set by hand, of all queues that are known; read in pages."""
-        cursor, found = 0, dict[str, QueueSettings]()
+        """Queue → its settings, for all known queues; read in pages."""
+        cursor, settings = 0, dict[str, QueueSettings]()
         while True:
             cursor, page = await self._script_client.ask(partial(self._queue_page, cursor))
-            found |= {name.decode(): setting_of(value.decode()) for name, value in page.items() if name}
+            settings |= {name.decode(): setting_of(value.decode()) for name, value in page.items() if name}
             if cursor == 0:
-                return found
+                return settings
 
     def _queue_page(self, cursor: int, client: Any) -> Any:
         return client.hscan(self._key("queues"), cursor, count=1000)
 
     async def queue_setting(self, queue: str) -> QueueSettings:
-        """What was set for this one by hand."""
-        found = await self._script_client.ask(lambda client: client.hget(self._key("queues"), queue))
-        return setting_of((found or b"").decode())
+        """The settings of one queue."""
+        setting = await self._script_client.ask(lambda client: client.hget(self._key("queues"), queue))
+        return setting_of((setting or b"").decode())
 
     async def workers(self) -> list[Node]:
         alive, nodes = await self._script_client.ask(lambda client: self._lives(client).execute())
@@ -187,14 +187,14 @@ class Views:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def cron(self, schedule: str) -> CronRecord | None:
-        """A schedule, if there is one of this id that can be read."""
+        """The schedule of this id, None if there is none or it cannot be read."""
         fields = [f"{what}{SEPARATOR}{schedule}" for what in ("spec", "state")]
-        found = await self._script_client.ask(lambda client: client.hmget(self._key("crons"), fields))
-        records = await self._crons({schedule: found} if all(found) else {})
+        both = await self._script_client.ask(lambda client: client.hmget(self._key("crons"), fields))
+        records = await self._crons({schedule: both} if all(both) else {})
         return records[0] if records else None
 
     async def crons(self) -> AsyncIterator[CronRecord]:
-        """All schedules that can be read, in no order, in pages."""
+        """All readable schedules, in no order, in pages."""
         cursor, halves = 0, dict[str, list[bytes | None]]()
         while True:
             cursor, page = await self._script_client.ask(partial(self._cron_page, cursor))
@@ -212,8 +212,8 @@ class Views:
     def _cron_page(self, cursor: int, client: Any) -> Any:
         return client.hscan(self._key("crons"), cursor, count=200)
 
-    async def _crons(self, found: dict[str, Any]) -> list[CronRecord]:
-        readable = [cron for schedule, both in found.items() if (cron := due_cron(schedule, *both)).spec is not None]
+    async def _crons(self, stored: dict[str, Any]) -> list[CronRecord]:
+        readable = [cron for schedule, both in stored.items() if (cron := due_cron(schedule, *both)).spec is not None]
         alive, *keepers = await self._script_client.ask(
             lambda client: self._keepers(client, [cron.id for cron in readable]).execute()
         )
@@ -235,12 +235,12 @@ class Views:
         return pipe
 
     async def batch(self, batch_id: str) -> BatchStatus | None:
-        """How a batch stands, if there is one of this id."""
+        """The status of the batch of this id, None if there is none."""
         name = f"state{SEPARATOR}{batch_id}"
         return _batch(batch_id, await self._script_client.ask(lambda client: client.hget(self._key("batches"), name)))
 
     async def batches(self) -> AsyncIterator[BatchStatus]:
-        """All batches that can be read, in no order, in pages."""
+        """All readable batches, in no order, in pages."""
         cursor = 0
         while True:
             cursor, page = await self._script_client.ask(partial(self._batch_page, cursor))
@@ -248,8 +248,8 @@ class Views:
                 what, _, batch_id = name.decode(errors="replace").partition(SEPARATOR)
                 if what == "state":
                     with suppress(PenstockError):
-                        if found := _batch(batch_id, raw):
-                            yield found
+                        if batch := _batch(batch_id, raw):
+                            yield batch
             if cursor == 0:
                 return
 
@@ -257,21 +257,21 @@ class Views:
         return client.hscan(self._key("batches"), cursor, count=200)
 
     async def runs(self, most: int = 1000) -> dict[str, list[Run]]:
-        """Worker → what it runs, the first of all in the order of their names."""
+        """Worker → its running jobs, up to `most` jobs in the order of the workers' names."""
         leases = await self._script_client.ask(lambda client: client.zrange(self._key("leases"), 0, most))
         held = [member.decode().split(SEPARATOR) for member in leases if member]
-        found = await self._script_client.ask(
+        records = await self._script_client.ask(
             lambda client: client.hmget(self._key("jobs"), [row[2] for row in held] or [""])
         )
         runs: dict[str, list[Run]] = {}
-        for (worker, _, job_id), raw in zip(held, found, strict=False):
+        for (worker, _, job_id), raw in zip(held, records, strict=False):
             with suppress(msgspec.MsgspecError, TypeError):
                 header = read_header(raw)
                 runs.setdefault(worker, []).append(Run(job_id, header.task, header.attempt, header.started))
         return runs
 
     async def position(self, job_id: str) -> int | None:
-        """How many are before this job in its queue; None if it does not wait there."""
+        """How many jobs are before this one in its queue; None if it is not ready."""
         record = await self.job(job_id)
         if record is None or record.header.state != "ready":
             return None
@@ -302,7 +302,7 @@ class Views:
 
     async def _why_held(self, job_id: str, header: Header) -> str:
         stored = header.lanes[header.home - 1].partition(SEPARATOR)[0]
-        lane = await LaneViews(self._script_client).one(stored)
+        lane = await LaneViews(self._script_client).lane(stored)
         what = f"{'lock' if lane.is_lock else 'lane'} {lane.name!r}"
         before = await self._before_in_lane(job_id, header)
         place = f"{before} jobs of its queue come before it"
@@ -346,13 +346,13 @@ class Views:
         return JobLog(gone, [LogLine(*line) for line in lines])
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
-        """All jobs whose headers can be read, in no order, in pages."""
+        """All jobs with readable records, in no order, in pages."""
         cursor = 0
         while True:
             cursor, page = await self._script_client.ask(partial(self._page, cursor))
             for job_id, raw in page.items():
                 if job_id:
-                    with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # the audit reports those
+                    with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # the audit reports it
                         yield job_id.decode(), read_header(raw)
             if cursor == 0:
                 return
@@ -361,19 +361,19 @@ class Views:
         return client.hscan(self._key("jobs"), cursor, count=500)
 
     async def events(self, after: str = "-", count: int = 100) -> list[Event]:
-        """The next entries of the stream after the one with this id, a line per job."""
+        """The entries of the stream after the one with this id, an event per job."""
         start, key = after if after == "-" else f"({after}", self._key("events")
-        found = await self._script_client.ask(lambda client: client.xrange(key, min=start, max="+", count=count))
-        return [event for entry_id, fields in found for event in _lines(entry_id.decode(), fields[b"e"])]
+        entries = await self._script_client.ask(lambda client: client.xrange(key, min=start, max="+", count=count))
+        return [event for entry_id, fields in entries for event in _lines(entry_id.decode(), fields[b"e"])]
 
     async def last_event(self) -> bytes:
-        found = await self._script_client.ask(lambda client: client.xrevrange(self._key("events"), count=1))
-        return bytes(found[0][0]) if found else b""
+        entries = await self._script_client.ask(lambda client: client.xrevrange(self._key("events"), count=1))
+        return bytes(entries[0][0]) if entries else b""
 
 
 def setting_of(text: str) -> QueueSettings:
-    """What is stored in `queues` for one of them."""
-    limit, most = text.rpartition(" ")[2], _MOST.search(text)
+    """The settings of a queue from their stored text."""
+    limit, most = text.rpartition(" ")[2], _MAX_SIZE.search(text)
     return QueueSettings(
         text.startswith("paused"), int(limit) if limit.isdigit() else None, int(most[1]) if most else None
     )
@@ -383,9 +383,9 @@ def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-def _record(job_id: str, found: list[bytes | None]) -> JobRecord | None:
-    header, payload, result, attempts = found
-    if not header or not job_id:  # under no name there is a sentinel
+def _record(job_id: str, parts: list[bytes | None]) -> JobRecord | None:
+    header, payload, result, attempts = parts
+    if not header or not job_id:  # the entry without a name is a sentinel
         return None
     try:
         if payload is None:
@@ -411,5 +411,5 @@ def _lines(entry_id: str, raw: bytes) -> list[Event]:
     return [
         Event(entry_id, now, verb, queue, task, job, attempt, note)
         for verb, queue, task, attempt, note, ids in groups
-        for job in ids.split(SEPARATOR)  # one without a name is of a whole queue: pause, resume
+        for job in ids.split(SEPARATOR)  # without an id the event is about a whole queue: pause, resume
     ]

@@ -1,4 +1,4 @@
-"""What the server says that a worker runs."""
+"""The leases that the server has of a worker."""
 
 from typing import Any, Final
 

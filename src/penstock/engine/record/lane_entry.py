@@ -1,4 +1,4 @@
-"""Where a job that is held waits in its lane: it follows from the job's header."""
+"""The place of a held job in its lane, which follows from the job's header."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from penstock.model.header import Header
 
 
 class LaneSpec(NamedTuple):
-    """What a job says of a lane that it asks for; of a lock that is its name alone."""
+    """A lane as a job's header names it; a lock has only a name."""
 
     name: str
     limit: str = "1"
@@ -22,7 +22,7 @@ def specs_of(header: Header) -> list[LaneSpec]:
 
 
 def waiting_place(header: Header) -> tuple[str, str, str]:
-    """Lane, queue and rank of a job that is held: whose turn it is comes first, an ordered lane knows no priorities."""
+    """Lane, queue and rank of a held job. The job that has the turn comes first; an ordered lane ignores priorities."""
     spec = specs_of(header)[header.home - 1]
     if header.home == header.turn:
         return spec.name, header.queue, rank(0, 0)

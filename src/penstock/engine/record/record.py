@@ -1,4 +1,4 @@
-"""The record of a job, which `layout` describes, read and written in Python; in the scripts lib/record.lua does so."""
+"""Reads and writes the record of a job, which `layout` declares. The scripts do the same in lib/record.lua."""
 
 import struct
 from functools import lru_cache
@@ -13,9 +13,9 @@ from penstock.engine.record.layout import USUAL
 from penstock.model.header import Header, State
 
 _SEPARATOR: Final = "\x1f"
-_AS_SEQ: Final = -1  #: the arrival of a job of which none is stored
+_AS_SEQ: Final = -1  #: the arrival of a job whose record has none: it equals seq
 _STATES: Final = {ord(letter): state for state, letter in layout.LETTERS.items()}
-_CODES: Final = {1: "B", 2: "H", 4: "I", 6: "HI", 8: "Q"}  # a number of six bytes is read as two and four
+_CODES: Final = {1: "B", 2: "H", 4: "I", 6: "HI", 8: "Q"}  # six bytes are read as two and four
 
 
 def _struct(*parts: layout.Part) -> Struct:
@@ -37,13 +37,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """What a worker needs of a job that it was given."""
+    """The fields of a leased job that a worker needs."""
 
     claim: str
     started: int
     fence: int
-    ready: Header  #: what does not change while it runs, and is mostly shared by those alike; and whether to cancel it
-    payload: bytes | None = None  #: a small one
+    ready: Header  #: the fields that do not change while it runs, and whether to cancel it
+    payload: bytes | None = None  #: if it is small enough to be in the record
     record: bytes = b""
 
     def header(self) -> Header:
@@ -51,7 +51,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Record(NamedTuple):
-    """The sections of a record, told apart; their lengths add up."""
+    """The sections of a record whose lengths add up."""
 
     state: State
     flags: int
@@ -59,12 +59,12 @@ class _Record(NamedTuple):
     run: bytes
     body: bytes
     arrival: bytes
-    form: bytes  #: without that
+    form: bytes  #: without the arrival
     payload: bytes
 
 
 def pack(header: Header, more: tuple[Any, ...] = ()) -> bytes:
-    """A new job as enqueue takes it: its form. `more`: numbers and values of fields that only another version knows."""
+    """The form of a new job for enqueue. `more`: numbers and values of fields that only another version knows."""
     label = _label(header.queue, header.priority, header.task, header.keep, header.retries, header.batch)
     lanes, lane = header.lanes, b""
     rare: list[Any] = []
@@ -105,37 +105,37 @@ def write(header: Header, payload: bytes | None, more: tuple[Any, ...] = ()) -> 
 
 
 def _lane_end(form: bytes) -> int:
-    """Where the lane ends in a form; 0 without one."""
+    """Where the lane ends in a form; 0 if there is no lane."""
     label, lane, _ = _FORM.unpack_from(form)
     return _FORM.size + label + lane if lane else 0
 
 
 def is_plain(header: Header) -> bool:
-    """Whether a new job asks for no lane and no batch, and says nothing rare."""
+    """Whether a new job has no lane, no batch and no rare field."""
     _, lane, rare = _FORM.unpack_from(pack(header))
     return not (lane or rare or header.batch)
 
 
 def read_new(form: bytes) -> Header:
-    """The header that `pack` was given, as far as it matters."""
+    """The header of a new job from its form, the reverse of `pack`."""
     return replace(_header_of(form), state="", arrival=0)
 
 
 def read_header(record: bytes) -> Header:
-    """What is stored of a job; a `msgspec.MsgspecError` if it cannot be read."""
-    found = _sections(record)
-    shared = _header_of(found.form)
-    size, *halves = _BODY.unpack(found.body)
+    """The header from a record; raises `msgspec.MsgspecError` if the record cannot be read."""
+    sections = _sections(record)
+    shared = _header_of(sections.form)
+    size, *halves = _BODY.unpack(sections.body)
     seq, created = _joined(halves)
-    arrival = _joined(list(_LANED.unpack(found.arrival)))[0] if found.arrival else shared.arrival
-    started, fence, claim = _run(found.run)
+    arrival = _joined(list(_LANED.unpack(sections.arrival)))[0] if sections.arrival else shared.arrival
+    started, fence, claim = _run(sections.run)
     last, reason = shared.last, shared.reason
-    if found.state == "done" and claim:  # complete has left it there
+    if sections.state == "done" and claim:  # complete has left it there
         claim, last, reason = "", _SEPARATOR.join((claim, "complete", "ok")), ""
     header = replace(
         shared,
-        state=found.state,
-        since=found.since,
+        state=sections.state,
+        since=sections.since,
         seq=seq,
         arrival=seq if arrival == _AS_SEQ else arrival,
         created=created,
@@ -143,8 +143,8 @@ def read_header(record: bytes) -> Header:
         started=started,
         fence=fence,
         claim=claim,
-        result=found.flags % layout.CANCELLING // layout.RESULT,
-        cancelling=found.flags // layout.CANCELLING,
+        result=sections.flags % layout.CANCELLING // layout.RESULT,
+        cancelling=sections.flags // layout.CANCELLING,
         last=last,
         reason=reason,
     )
@@ -152,7 +152,7 @@ def read_header(record: bytes) -> Header:
 
 
 def read_running(record: bytes) -> Running:
-    """The same for a worker, which needs little of it. Every job comes by here, so it is written out."""
+    """The fields that a worker needs. Every job passes here, so this is written for speed."""
     try:
         flags, run, high, low, fence = _running_front(record)
         body_at = _HEAD.size + run
@@ -180,20 +180,20 @@ _lengths: Final = Struct(f">I{_BODY.size - layout.BODY[0].width}x" + _FORM.forma
 
 
 def read_payload(record: bytes) -> bytes | None:
-    """The payload that is part of a record, if it is; the same error."""
-    found = _sections(record)
-    (size,) = _SIZE.unpack_from(found.body)
-    return found.payload if _is_inside(found.state, size, _header_of(found.form).compact) else None
+    """The payload if it is part of the record; raises the same error."""
+    sections = _sections(record)
+    (size,) = _SIZE.unpack_from(sections.body)
+    return sections.payload if _is_inside(sections.state, size, _header_of(sections.form).compact) else None
 
 
 def form_in(record: bytes) -> tuple[int, int, int]:
-    """How long label, lane and rare fields of a record are."""
+    """The lengths of label, lane and rare fields of a record."""
     label, lane, rare = _FORM.unpack_from(_sections(record).form)
     return label, lane, rare
 
 
 def is_owner(record: bytes) -> bool:
-    """Whether a job that waits has its lock already, so that lease need not ask: see lib/locks.lua."""
+    """Whether a waiting job owns its lock already, so that lease need not check the lock: see lib/locks.lua."""
     return len(record) > 1 and record[1] & layout.OWNER != 0
 
 
@@ -230,7 +230,7 @@ def _is_inside(state: str, size: int, compact: int = 0) -> bool:
 
 
 def _explained(header: Header) -> int:
-    """How often it was started, as far as its other counts tell."""
+    """The number of starts that follow from the other counts."""
     return header.failures + header.crashes + header.releases + (header.state in {"running", "done"})
 
 
@@ -254,7 +254,7 @@ def _run(run: bytes) -> tuple[int, int, str]:
 
 @lru_cache(maxsize=1024)
 def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch: str) -> bytes:
-    """What is usual is left out."""
+    """The label; defaults are left out."""
     parts = [
         queue if queue != USUAL.queue else "",
         f"{priority:02d}" if priority != USUAL.priority else "",
@@ -267,7 +267,7 @@ def _label(queue: str, priority: int, task: str, keep: int, retries: int, batch:
 
 
 def _header_of(form: bytes) -> Header:
-    """What a form tells; `starts` is only what the other counts do not explain."""
+    """The header from a form; `starts` has only what the other counts do not explain."""
     try:
         label, lane, rare = _FORM.unpack_from(form)
         to = _FORM.size + label + lane
@@ -277,7 +277,7 @@ def _header_of(form: bytes) -> Header:
         raise msgspec.ValidationError("the form of a job cannot be read") from None
 
 
-_known_form: Final = lru_cache(maxsize=4096)(_header_of)  #: of those that say nothing rare
+_known_form: Final = lru_cache(maxsize=4096)(_header_of)  #: for forms without rare fields
 
 
 @lru_cache(maxsize=4096)
@@ -299,15 +299,15 @@ def _shared(label: str, lane: str) -> Header:
 
 
 def _read_rare(packed: bytes) -> dict[str, Any]:
-    """By name; fields that only another version knows are passed over."""
+    """The rare fields by name, without those that only another version knows."""
     values = _decode(packed)
-    found = {}
+    fields = {}
     for number, value in zip(values[::2], values[1::2], strict=True):
         name = layout.RARE.get(number)
         if name is not None:
             if type(value) is not type(getattr(USUAL, name)):
                 raise ValueError(name)
-            found[name] = value
+            fields[name] = value
         elif number <= len(layout.FIELDS):
             raise ValueError(number)
-    return found
+    return fields

@@ -1,7 +1,7 @@
-"""The audit: everything under a namespace is read, in pages, and each broken invariant is reported.
+"""The audit: reads everything in a namespace, in pages, and reports each broken invariant.
 
-It shares no code with the scripts on purpose: what they believe is checked here from the outside. A job belongs in
-exactly one place: the forward half looks for each header's place, the backward half for each place's header.
+It shares no code with the scripts on purpose, so a mistake in them is found. A job belongs in exactly one index: the
+forward half looks up the index entry of each record, the backward half the record of each index entry.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a job in its state must be."""
+    """The index entry that a job must have in its state."""
 
     key: str
     score: float
@@ -80,7 +80,7 @@ def _last_place(header: Header) -> tuple[str, float]:
 
 
 def read_sound(raw: bytes) -> Header:
-    """A header as it is stored; an error if it cannot be read, or names lanes that it does not have."""
+    """The header from a record; raises an error if it cannot be read, or refers to lanes that the job does not have."""
     header = read_header(raw)
     places = range(1, len(specs_of(header)) + 1)
     if header.state in {"held", "ready"} and (header.lanes or header.state == "held") and header.home not in places:
@@ -91,7 +91,7 @@ def read_sound(raw: bytes) -> Header:
 
 
 async def audit(engine: Engine) -> list[Finding]:
-    """Every broken invariant; an empty list is a clean bill."""
+    """Every broken invariant; an empty list means that all is sound."""
     return await _Audit(engine).run()
 
 
@@ -104,7 +104,7 @@ class _Audit:
         self._counted: Counter[str] = Counter()
         self._lanes = LaneCounts()
         self._batches = BatchCounts()
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
 
     async def run(self) -> list[Finding]:
         self._client = await self._engine.script_client.endpoint.client()
@@ -127,11 +127,11 @@ class _Audit:
         await self._check_crons()
         await self._check_lanes()
         await self._check_batches()
-        return self._found
+        return self._findings
 
     def _report(self, rule: str, subject: str | bytes, text: str) -> None:
         name = subject.decode(errors="replace") if isinstance(subject, bytes) else subject
-        self._found.append(Finding(rule, name.replace(SEPARATOR, "|"), text))
+        self._findings.append(Finding(rule, name.replace(SEPARATOR, "|"), text))
 
     async def _check_keys(self) -> None:
         known = {self._key(name): kind for name, kind in KINDS.items()}
@@ -164,7 +164,7 @@ class _Audit:
             if value != (True if KINDS[name] == "hash" else float("inf") if name in _BY_NUMBER else 0):
                 self._report("keys", self._key(name), "has no sentinel")
 
-    # Forward: from each header to where the job must be
+    # Forward: from each record to its index entry
 
     async def _check_jobs(self) -> None:
         async for page in self._pages("jobs"):
@@ -181,7 +181,7 @@ class _Audit:
             await self._check_page(headers, inside)
 
     async def _check_page(self, headers: dict[str, Header], inside: set[str]) -> None:
-        """`inside`: those that have their payload with them."""
+        """`inside`: ids of jobs whose payload is part of the record."""
         pipe = self._client.pipeline(transaction=False)
         for job_id, header in headers.items():
             where = place(job_id, header)
@@ -194,9 +194,9 @@ class _Audit:
         answers = await pipe.execute()
         for i, (job_id, header) in enumerate(headers.items()):
             self._check_header(job_id, header)
-            found = answers[i * 6 : i * 6 + 6]
-            found[1] += job_id in inside
-            self._check_found(job_id, header, *found)
+            entries = answers[i * 6 : i * 6 + 6]
+            entries[1] += job_id in inside
+            self._check_entries(job_id, header, *entries)
         rosters = ((self._batches.expected(job_id, header)) for job_id, header in headers.items())
         await self._check_listed([entry for entries in rosters for entry in entries])
         await self._check_deaths(headers)
@@ -223,7 +223,9 @@ class _Audit:
         if header.seq > int(self._meta.get(b"seq", 0)) or header.fence > int(self._meta.get(b"fence", 0)):
             self._report("sequence", job_id, "is ahead of the counters in meta")
         used = header.failures + header.crashes + header.releases + (header.state in {"running", "done"})
-        if header.starts - used not in ({0, 1} if header.state == "cancelled" else {0}):  # 1: while it ran
+        if header.starts - used not in (
+            {0, 1} if header.state == "cancelled" else {0}
+        ):  # 1: it was cancelled while it ran
             self._report("starts", job_id, f"{header.starts} starts, but {used} are accounted for")
         if (header.state == "running") != bool(header.claim):
             self._report("claim", job_id, f"is {header.state} with claim {header.claim!r}")
@@ -234,7 +236,7 @@ class _Audit:
         if header.state == "dead" and not header.reason:
             self._report("reason", job_id, "is dead for no reason")
 
-    def _check_found(
+    def _check_entries(
         self,
         job_id: str,
         header: Header,
@@ -261,7 +263,7 @@ class _Audit:
         if (flag is not None) != bool(header.cancelling):
             self._report("cancels", job_id, f"cancelling {header.cancelling}, flag {flag}")
 
-    # Backward: from each place to its header
+    # Backward: from each index entry to its record
 
     async def _check_index(self, index: str) -> None:
         async for page in self._pages(index):
@@ -295,7 +297,7 @@ class _Audit:
                 if batch is not None and batch.phase != "ended":
                     continue
                 if header is None or header.state in FINISHED:
-                    self._report("waiting", job_id, "is awaited, but nobody will be told")
+                    self._report("waiting", job_id, "is awaited, but no client will be notified")
 
     async def _check_obituaries(self) -> None:
         async for page in self._pages("deaths"):
@@ -315,7 +317,7 @@ class _Audit:
     async def _check_counts(self) -> None:
         pages = [page async for page in self._pages("counts")]
         stored = {name.decode(errors="replace"): int(n) for page in pages for name, n in page}
-        ready = {name: 0 for name in self._counted if name.endswith(f"{SEPARATOR}ready")}  # the line itself tells
+        ready = {name: 0 for name in self._counted if name.endswith(f"{SEPARATOR}ready")}  # counted in `ready` itself
         for name, counted in (dict.fromkeys(stored, 0) | self._counted | ready).items():
             if stored.get(name, 0) != counted:
                 self._report("counts", name, f"says {stored.get(name, 0)}, counted {counted}")
@@ -323,9 +325,7 @@ class _Audit:
             name.decode(errors="replace"): setting async for page in self._pages("queues") for name, setting in page
         }
         if any(queues.values()) and b"settings" not in self._meta:
-            self._report(
-                "settings", "meta", "does not say that something is set for a queue, so that enqueue passes it over"
-            )
+            self._report("settings", "meta", "does not say that a queue has settings, so enqueue ignores them")
         for queue in {name.split(SEPARATOR)[0] for name in self._counted} - queues.keys():
             self._report("queues", queue, "has jobs, but is not listed")
         await self._check_heads(queues.keys())
@@ -384,7 +384,7 @@ class _Audit:
         for schedule in specs ^ looks.keys():
             self._report("crons", schedule, "is stored by half")
         ticks = {name.decode(): score async for page in self._pages("ticks") for name, score in page}
-        for schedule in {one for one, at in looks.items() if at >= 0} | ticks.keys():
+        for schedule in {schedule_id for schedule_id, at in looks.items() if at >= 0} | ticks.keys():
             if ticks.get(schedule, -1) != looks.get(schedule, -1):
                 self._report(
                     "ticks", schedule, f"to be looked at {looks.get(schedule)}, but {ticks.get(schedule)} is set"
@@ -395,11 +395,11 @@ class _Audit:
                     self._report("keepers", name, "has a schedule that does not exist in its code")
 
     def _check_halted(self, limits: dict[bytes, bytes]) -> None:
-        """What lease goes by, and what was set by hand."""
+        """Compare the list of paused tasks that lease reads with the settings made by hand."""
         said = set(self._meta.get(b"halted", b"").split(SEPARATOR.encode())) - {b""}
         paused = {name[5:] for name, raw in limits.items() if name.startswith(b"task:") and _paused(raw)}
         for task in paused - said:
-            self._report("halted", task, "is paused, but lease is not told")
+            self._report("halted", task, "is paused, but not in the list that lease reads")
 
     async def _check_lanes(self) -> None:
         rows = {name: [row async for page in self._pages(name) for row in page] for name in ("lanes", "limits")}
@@ -429,8 +429,8 @@ class _Audit:
         """Fields and values, or members and scores, without the sentinel."""
         cursor, scan = 0, self._client.hscan if KINDS[name] == "hash" else self._client.zscan
         while True:
-            cursor, found = await scan(self._key(name), cursor, count=_PAGE)
-            rows = found.items() if isinstance(found, dict) else found
+            cursor, page = await scan(self._key(name), cursor, count=_PAGE)
+            rows = page.items() if isinstance(page, dict) else page
             if page := [(member, value) for member, value in rows if member]:
                 yield page
             if cursor == 0:
@@ -453,7 +453,7 @@ def _paused(raw: bytes) -> bool:
 
 
 def _life_in(node: bytes) -> int:
-    """The life that a worker registered; 0 if that is lost."""
+    """The length of the lease that a worker registered; 0 if it is lost."""
     try:
         return int(msgspec.msgpack.decode(node)[2])
     except (msgspec.MsgspecError, TypeError, ValueError, LookupError):

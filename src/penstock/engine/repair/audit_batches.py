@@ -1,4 +1,4 @@
-"""The audit's rules for batches: their numbers are counted again, from the members' headers and from `roster`."""
+"""The audit's rules for batches: counts their members again, from the records and from `roster`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _KINDS = {"dead": "x", "cancelled": "c"}
 
 
 def entries_of(batch: str, name: str, state: str, finish: int) -> list[str]:
-    """Where a member in this state must be found; of one that is done it is not known at which number."""
+    """The entries of `roster` that a member in this state must have; a done member's finish number is not known."""
     if state not in FINISHED:
         return [SEPARATOR.join((batch, "u", name))]
     numbered = [SEPARATOR.join((batch, "f", f"{finish:016d}", name))] if finish else []
@@ -24,7 +24,7 @@ def entries_of(batch: str, name: str, state: str, finish: int) -> list[str]:
 
 
 class BatchCounts:
-    """All batches, and what headers and `roster` say of them."""
+    """All batches, with the numbers that follow from records and from `roster`."""
 
     def __init__(self) -> None:
         self.states: dict[str, BatchState] = {}
@@ -45,14 +45,14 @@ class BatchCounts:
             self.broken.append(("batches", batch, f"its {what} cannot be read: {error}"))
 
     def expected(self, job_id: str, header: Header) -> list[str]:
-        """The entries that this job must have; it is counted."""
+        """Count a job; the entries that it must have."""
         if not self._is_in(header.batch, header.created):
             return []
         self._headers[header.batch].update(("total", header.state))
         return entries_of(header.batch, job_id, header.state, header.finish)
 
     def inside(self) -> Iterator[str]:
-        """The entries that batches inside others must have; they are counted."""
+        """Count the batches inside others; the entries that these must have."""
         for batch, state in self.states.items():
             if self._is_in(state.parent, state.created):
                 outcome = state.outcome if state.phase == "ended" else "running"
@@ -60,7 +60,7 @@ class BatchCounts:
                 yield from entries_of(state.parent, f"{{{batch}", outcome, state.finish)
 
     def _is_in(self, batch: str, created: int) -> bool:
-        """Whether what was made then is in this batch; one of the same id that was forgotten had members of its own."""
+        """Whether a job created then is in this batch, and not in an earlier batch with the same id."""
         return batch in self.states and self.states[batch].created <= created
 
     def check_entry(self, entry: str, header: Header | None, chores: set[str]) -> Iterator[Found]:
@@ -73,30 +73,35 @@ class BatchCounts:
             return
         child = self.states.get(name[1:]) if name.startswith("{") else None
         if child is not None and child.parent == batch and self._is_in(batch, child.created):
-            found, finish = child.outcome if child.phase == "ended" else "running", child.finish
+            outcome, finish = child.outcome if child.phase == "ended" else "running", child.finish
         elif header is not None and header.batch == batch and self._is_in(batch, header.created):
-            found, finish = str(header.state), header.finish
+            outcome, finish = str(header.state), header.finish
         elif kind != "u" and (state.phase == "ended" or state.generation > 1):
             self._count_gone(batch, kind)
             return
         else:
             yield "roster", entry, "is a member that is gone, though its batch has not ended"
             return
-        wants = {"u": found not in FINISHED, "f": found in FINISHED, "x": found == "dead", "c": found == "cancelled"}
+        wants = {
+            "u": outcome not in FINISHED,
+            "f": outcome in FINISHED,
+            "x": outcome == "dead",
+            "c": outcome == "cancelled",
+        }
         if not wants.get(kind, False):
-            yield "roster", entry, f"belongs to a member that is {found}"
+            yield "roster", entry, f"belongs to a member that is {outcome}"
         if kind == "f" and finish and finish != int(number):
             yield "roster", entry, f"belongs to a member with the finish number {finish}"
 
     def _count_gone(self, batch: str, kind: str) -> None:
-        """A finished member of a batch that has ended once may have been forgotten; it counts all the same."""
+        """Count a finished member that was forgotten after an end of its batch."""
         counted = {"f": {"total": 1, "done": 1}, "x": {"done": -1, "dead": 1}, "c": {"done": -1, "cancelled": 1}}
         for name, change in counted.get(kind, {}).items():
             self._headers[batch][name] += change
 
     def check(self, chores: set[str], limits: dict[bytes, bytes]) -> Iterator[Found]:
         yield from self.broken
-        yield from (("batches", one, "is stored by half") for one in self._specs ^ self.states.keys())
+        yield from (("batches", batch, "is stored by half") for batch in self._specs ^ self.states.keys())
         for batch, state in self.states.items():
             yield from self._check_numbers(batch, state)
             yield from _check_phase(batch, state, chores)
@@ -122,7 +127,7 @@ class BatchCounts:
 
 
 def _split(entry: str) -> tuple[str, str, str, str]:
-    """Batch, kind, finish number or nothing, name."""
+    """The parts of an entry: batch, kind, finish number or empty, name."""
     batch, _, rest = entry.partition(SEPARATOR)
     kind, _, rest = rest.partition(SEPARATOR)
     number, _, name = rest.partition(SEPARATOR) if kind == "f" else ("", "", rest)
@@ -136,6 +141,6 @@ def _check_phase(batch: str, state: BatchState, chores: set[str]) -> Iterator[Fo
         yield "batches", batch, f"has ended, but {state.pending} are pending"
     want = {"open": {"abandon"}, "sealed": set[str](), "ended": {"forget"}}[state.phase] | {state.chore} - {""}
     kinds = ("abandon", "forget", "cancel", "retry")
-    found = {what for what in kinds if f"{what}{SEPARATOR}{batch}" in chores}
-    if want != found:
-        yield "chores", batch, f"{sorted(found)} are to be done, it should be {sorted(want)}"
+    stored = {what for what in kinds if f"{what}{SEPARATOR}{batch}" in chores}
+    if want != stored:
+        yield "chores", batch, f"{sorted(stored)} are due, it should be {sorted(want)}"

@@ -1,6 +1,6 @@
-"""The audit's rules for lanes: what each of them says of itself is compared with what the headers say.
+"""The audit's rules for lanes: compares the stored state of each lane with the records of its jobs.
 
-That more are in use than the limit allows is no finding: it may have been lowered while they ran.
+More slots in use than the limit allows are no finding: the limit may have been lowered while the jobs ran.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, Value
 
 
 class Row(NamedTuple):
-    """What a lane says of its jobs of one queue."""
+    """The state of a lane for one queue."""
 
     waiting: int
     worst: int
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class LaneRecord(NamedTuple):
-    """What is stored of a lane."""
+    """The stored record of a lane."""
 
     use: int
     tokens: float
@@ -43,7 +43,7 @@ def holds(header: Header, place: int) -> bool:
 
 
 class LaneCounts:
-    """What the headers say of all lanes."""
+    """The numbers of all lanes that follow from the records."""
 
     def __init__(self) -> None:
         self._holders: set[bytes] = set()
@@ -51,8 +51,8 @@ class LaneCounts:
         self._waiting: Counter[tuple[str, str]] = Counter()
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)  #: id → priority
         self._queues: defaultdict[str, set[str]] = defaultdict(set)
-        self._own_turn: set[tuple[str, str]] = set()  #: the job whose turn it is waits in the ordered lane itself
-        self._owners: set[tuple[str, str]] = set()  #: jobs that wait and have their lock already, by that
+        self._own_turn: set[tuple[str, str]] = set()  #: lanes whose job with the turn waits in the ordered lane itself
+        self._owners: set[tuple[str, str]] = set()  #: lock and the waiting job that owns it
 
     def add_owner(self, job_id: str, header: Header) -> None:
         self._owners.add((specs_of(header)[0].name, job_id))
@@ -98,7 +98,7 @@ class LaneCounts:
         yield from (("openings", name, "is no lane that is in use") for name in openings - stored.keys())
 
     def _resolved(self, name: str, lane: LaneRecord) -> LaneRecord:
-        """A lock that belongs to a job as any other lane: either that runs, or it is shown."""
+        """A lock with an owner, written as an ordinary lane: its owner either runs or is ready."""
         if not (owner := _owner(lane)):
             return lane
         ((queue, row),) = lane.rows.items()
@@ -120,7 +120,7 @@ class LaneCounts:
                 yield "lane_counts", name, f"says that no priority of {queue!r} above {row.worst} is shown"
 
     def _check_open(self, name: str, lane: LaneRecord, by_hand: bytes | None, *, opening: bool) -> Iterator[Found]:
-        """A lane with room shows a job of each queue that waits in it, or is looked at again at a set time."""
+        """A lane with room must have a ready job of each queue that waits in it, or an opening time."""
         limit = _limit(lane.declared, by_hand)
         for queue, row in lane.rows.items():
             own = (name, queue) in self._own_turn
@@ -129,7 +129,7 @@ class LaneCounts:
 
 
 async def miscounts(engine: Engine, name: str) -> bool:
-    """Whether the lane, read at one moment, says other numbers than its jobs have entries."""
+    """Whether the numbers of the lane differ from the entries of its jobs, all read at one moment."""
     lanes, holders, held = map(engine.keys, ("lanes", "holders", "held"))
 
     async def ask(client: Any) -> bool:
@@ -149,7 +149,7 @@ async def miscounts(engine: Engine, name: str) -> bool:
 
 
 def _owner(lane: LaneRecord) -> str:
-    """The job that a lock belongs to, from when it is shown until it has run; nothing of any other lane."""
+    """The job that owns a lock, from when it is ready until it has run; None for other lanes."""
     shown = [job for row in lane.rows.values() for job in row.shown] if lane.use == -1 else []
     return shown[0] if len(shown) == 1 else ""
 

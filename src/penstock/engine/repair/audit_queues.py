@@ -1,7 +1,7 @@
-"""The audit's rules for `heads`: which queues a worker of all queues looks at, and from where on.
+"""The audit's rules for `heads`: the queues that a worker of all queues reads, with the place to begin at.
 
-Of a queue that jobs can be leased from, no ready job comes before the place that `heads` has for it. It may be too low,
-or be there for a queue without jobs: lease corrects what it meets.
+No ready job of a queue that can be leased from may come before its place in `heads`. The place may be too low, and a
+queue without jobs may have one: lease corrects both.
 """
 
 import math
@@ -13,27 +13,27 @@ from penstock.engine.keys import SEPARATOR, head
 from penstock.engine.read.views import setting_of
 
 Found = tuple[str, str | bytes, str]  #: rule, subject, text
-_AT_ONCE: Final = 100  #: queues that are compared at one moment
+_PAGE: Final = 100  #: queues that are compared in one call
 
 
 async def check_heads(
     engine: Engine, heads: dict[bytes, float], known: set[str], ready: Sequence[str]
 ) -> AsyncIterator[Found]:
-    """`known`: all names of queues; `ready`: those of queues that have jobs in line."""
+    """`known`: all names of queues; `ready`: names of queues with ready jobs."""
     for name, score in heads.items():
         if name.decode(errors="replace") not in known:
             yield "heads", name, "is no queue that is known"
         elif not 0 <= score < math.inf:
             yield "heads", name, f"has {score}, which is no place in line"
-    async for found in _wrongly_spared(engine):
-        yield found
-    for at in range(0, len(ready), _AT_ONCE):
-        for found in await _passed_over(engine, ready[at : at + _AT_ONCE]):
-            yield found
+    async for finding in _wrongly_spared(engine):
+        yield finding
+    for at in range(0, len(ready), _PAGE):
+        for finding in await _passed_over(engine, ready[at : at + _PAGE]):
+            yield finding
 
 
 async def _wrongly_spared(engine: Engine) -> AsyncIterator[Found]:
-    """`meta` spares enqueue a look at `heads`, which must have that queue before any new place of that priority."""
+    """`meta` may tell enqueue that `heads` needs no update for a queue; then `heads` must really have it."""
 
     async def ask(client: Any) -> Any:
         line = await client.hget(engine.keys("meta"), "headed")
@@ -43,16 +43,16 @@ async def _wrongly_spared(engine: Engine) -> AsyncIterator[Found]:
             again, score = await pipe.execute()
         return (line.decode(), score) if line and again == line else None
 
-    found = await engine.script_client.ask(ask)
-    if found is not None:
-        line, score = found
+    spared = await engine.script_client.ask(ask)
+    if spared is not None:
+        line, score = spared
         queue, _, priority = line.partition(SEPARATOR)
         if not priority.isdigit() or score is None or score >= head(int(priority) + 1, 0):
             yield "headed", "meta", f"says that jobs of {queue!r} are looked for, which is so from {score} on"
 
 
 async def _passed_over(engine: Engine, names: Sequence[str]) -> list[Found]:
-    """Those of these queues that a worker would pass over although jobs of them could be leased."""
+    """The queues that a worker would skip although their jobs could be leased."""
 
     async def ask(client: Any) -> list[Any]:
         async with client.pipeline(transaction=True) as pipe:
@@ -65,19 +65,19 @@ async def _passed_over(engine: Engine, names: Sequence[str]) -> list[Found]:
             return answers
 
     answers = await engine.script_client.ask(ask)
-    found: list[Found] = []
+    findings: list[Found] = []
     for i, queue in enumerate(names):
         members, score, setting, running = answers[i * 4 : i * 4 + 4]
         paused, limit, _ = setting_of((setting or b"").decode())
         closed = paused or (limit is not None and int(running or 0) >= limit)
         place = _place_of(members[0], queue) if members else None
         if place is not None and not closed and (score is None or score > place):
-            found.append(("heads", queue, f"has jobs from {place} on, but is looked at from {score} on"))
-    return found
+            findings.append(("heads", queue, f"has jobs from {place} on, but is looked at from {score} on"))
+    return findings
 
 
 def _place_of(member: bytes, queue: str) -> int | None:
-    """Where a queue's line begins; None if that cannot be read, which other rules report."""
+    """The place of a queue's first ready job; None if it cannot be read, which other rules report."""
     text = member[len(queue.encode()) + 1 :].partition(SEPARATOR.encode())[0]
     try:
         return head(int(text[:2]), int(text[2:14], 16)) if len(text) == 14 else None

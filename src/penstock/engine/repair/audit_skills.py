@@ -1,4 +1,4 @@
-"""What must be stored of the skills of workers: it follows from what each of them said when it registered.
+"""The audit's rules for skills, which follow from what each worker registered.
 
 Skills are the tasks that a worker knows and the queues that it serves. A set of skills lacks a task that it does not
 know while another live worker of the same queue does; lease leaves the jobs of that task to the other one.
@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.engine.keys import SEPARATOR
 
-MOST: Final = 50  #: sets that are compared
+MAX_COMPARED: Final = 50  #: sets of skills that are compared
 
 
 class Skills(NamedTuple):
@@ -26,7 +26,7 @@ class Skills(NamedTuple):
         return hashlib.sha1(text.encode()).hexdigest()[:12]  # noqa: S324  (as the scripts name it)
 
     def lacks(self, others: "list[Skills]") -> set[tuple[str, str]]:
-        """Queue or *, and task."""
+        """The tasks that this set lacks: pairs of a queue, or *, and a task."""
         return {
             (queue, task)
             for other in others
@@ -45,23 +45,23 @@ def check_skills(
     for entry in expected ^ {entry.decode(errors="replace") for entry in entries}:
         yield "skills", entry, "does not agree with what the live workers said"
     sets = list({skills.name: skills for skills in of_workers.values()}.values())
-    compared = len(sets) <= MOST
+    compared = len(sets) <= MAX_COMPARED
     wanted = {f"skills{SEPARATOR}{worker}": skills.name for worker, skills in of_workers.items()}
-    lacks = {f"lacks{SEPARATOR}{one.name}": one.lacks(sets) for one in sets if compared and one.lacks(sets)}
-    found = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
-    told = {name: value for name, value in found.items() if name.startswith(f"skills{SEPARATOR}")}
-    for name in dict(told.items() ^ wanted.items()):
-        yield "skills", name, f"is noted as {told.get(name)}, and should be {wanted.get(name)}"
+    lacks = {f"lacks{SEPARATOR}{skills.name}": skills.lacks(sets) for skills in sets if compared and skills.lacks(sets)}
+    fields = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
+    sets_stored = {name: value for name, value in fields.items() if name.startswith(f"skills{SEPARATOR}")}
+    for name in dict(sets_stored.items() ^ wanted.items()):
+        yield "skills", name, f"is noted as {sets_stored.get(name)}, and should be {wanted.get(name)}"
     if compared:
-        said = {name: _pairs(value) for name, value in found.items() if name.startswith(f"lacks{SEPARATOR}")}
-        for name in [name for name in said.keys() | lacks.keys() if said.get(name) != lacks.get(name)]:
-            yield "lacks", name, f"is noted as {said.get(name)}, and should be {lacks.get(name)}"
-    if (found.get("uneven", "") == "1") != bool(lacks):
-        yield "uneven", "meta", f"is {found.get('uneven')!r}, but {len(lacks)} sets of skills lack something"
+        lacks_stored = {name: _pairs(value) for name, value in fields.items() if name.startswith(f"lacks{SEPARATOR}")}
+        for name in [name for name in lacks_stored.keys() | lacks.keys() if lacks_stored.get(name) != lacks.get(name)]:
+            yield "lacks", name, f"is noted as {lacks_stored.get(name)}, and should be {lacks.get(name)}"
+    if (fields.get("uneven", "") == "1") != bool(lacks):
+        yield "uneven", "meta", f"is {fields.get('uneven')!r}, but {len(lacks)} sets of skills lack something"
 
 
 def _read(raw: bytes) -> Skills | None:
-    """Nothing of a worker that names no tasks: it is given everything."""
+    """The skills that a worker registered; None if it named no tasks, because then it is given any job."""
     try:
         info, queues, *_ = msgspec.msgpack.decode(raw)
         named: Any = json.loads(info)["tasks"]

@@ -1,6 +1,6 @@
-"""What is wrong with a namespace and its server, what to do about it, and doing it where that is safe.
+"""Finds what is wrong with a namespace and its server, says what to do, and repairs what can be repaired safely.
 
-Each check is a function that gives findings; `CHECKS` has them in the order in which they are made.
+Each check is a function that gives diagnoses; `CHECKS` has them in their order.
 """
 
 import json
@@ -26,21 +26,21 @@ from penstock.engine.transport.error_policy import what_to_do
 
 Level = Literal["wrong", "advice"]
 
-_AUDITS: Final = 3  #: passes, on a system that does not hold still
-_COUNTED: Final = ("counts", "conservation")  #: rules that need a moment in which nothing moves
-_SLOW: Final = 0.05  #: seconds that an answer should not take
-_FULL: Final = 0.9  #: of maxmemory
-_LAG: Final = 10  #: seconds by which a replica may be behind
-_ASIDE: Final = "lost"  #: prefix under which is put what cannot be rebuilt
-_MANY_QUEUES: Final = 10_000  #: names, of which people seldom have a hundred
-_LIFE: Final = 10_000  #: ms that a worker is waited for after a silence, before its jobs are taken back
+_MAX_AUDITS: Final = 3  #: on a system whose jobs move meanwhile
+_TOTALS: Final = ("counts", "conservation")  #: rules that need a moment in which no job moves
+_SLOW_ANSWER: Final = 0.05  #: seconds
+_NEARLY_FULL: Final = 0.9  #: of maxmemory
+_MAX_LAG: Final = 10  #: seconds by which a replica may be behind
+_ASIDE: Final = "lost"  #: prefix of keys that are put aside because they cannot be rebuilt
+_MANY_QUEUES: Final = 10_000  #: names of queues; most apps have fewer than a hundred
+_REAP_LEASE: Final = 10_000  #: ms; the grace after a silence before jobs of workers are taken back
 _CONTENTS: Final = frozenset({"meta", "jobs", "payloads", "results", "attempts", "logs", "limits", "crons", "queues"})
-_MEND: Final = "penstock doctor --fix rebuilds it from the headers of the jobs"
+_REBUILD: Final = "penstock doctor --fix rebuilds it from the headers of the jobs"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Something that is not as it should be, and what to do."""
+    """Something that is wrong, and what to do."""
 
     rule: str
     subject: str
@@ -52,13 +52,13 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class Doctor:
-    """What was found, and what was looked at."""
+    """The diagnoses, and what was examined."""
 
     engine: Engine
-    tasks: Collection[str] = ()  #: those that the app of whoever asks has
+    tasks: Collection[str] = ()  #: of the caller's app
     findings: list[Diagnosis] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
-    still: bool = True  #: nothing moved while totals were compared
+    still: bool = True  #: no job moved while totals were compared
 
     @property
     def healthy(self) -> bool:
@@ -75,23 +75,23 @@ async def examine(engine: Engine, tasks: Collection[str] = ()) -> Doctor:
         async for finding in check(made):
             made.findings.append(finding)
         if any(finding.rule in {"schema", "kind"} for finding in made.findings):
-            break  # the others could not read what is there
+            break  # the other checks could not read the data
     return made
 
 
 async def fix(engine: Engine) -> int:
-    """Rebuild what can be rebuilt from the headers; how many things were mended or put aside."""
+    """Rebuild what can be rebuilt from the records; how many things were repaired or put aside."""
     misfits = await _misfits(engine)
     for name in misfits:
         await _put_aside(engine, name)
-    mended_parts = await reconcile(engine)
+    repaired = await reconcile(engine)
 
-    def looks_for_strays(client: Any) -> Any:
+    def seeks_unregistered_holders(client: Any) -> Any:
         return client.hget(engine.keys("meta"), "stray")
 
-    while (await engine.reap(_LIFE))[1] or await engine.script_client.ask(looks_for_strays):
-        pass  # until none is left whose worker is not known any more
-    return len(misfits) + mended_parts
+    while (await engine.reap(_REAP_LEASE))[1] or await engine.script_client.ask(seeks_unregistered_holders):
+        pass  # until no lease of an unknown worker is left
+    return len(misfits) + repaired
 
 
 # The server
@@ -119,48 +119,50 @@ async def _server(made: Doctor) -> AsyncIterator[Diagnosis]:
 
 
 def _persistence(info: dict[str, Any]) -> list[Diagnosis]:
-    found = []
+    diagnoses = []
     if not info.get("aof_enabled"):
         text, todo = (
             "keeps no AOF: what was stored since its last snapshot is lost when it ends",
             "set appendonly yes there",
         )
-        found.append(Diagnosis("persistence", "server", text, todo, "advice"))
+        diagnoses.append(Diagnosis("persistence", "server", text, todo, "advice"))
     for name in ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"):
         if info.get(name, "ok") != "ok":
             text = f"{name} is {info[name]}"
-            found.append(Diagnosis("persistence", "server", text, "see the server's log, and whether its disk is full"))
-    return found
+            diagnoses.append(
+                Diagnosis("persistence", "server", text, "see the server's log, and whether its disk is full")
+            )
+    return diagnoses
 
 
 def _memory(info: dict[str, Any]) -> list[Diagnosis]:
-    found, most = [], int(info.get("maxmemory", 0))
+    diagnoses, most = [], int(info.get("maxmemory", 0))
     if info.get("maxmemory_policy", "noeviction") != "noeviction":
         text = f"evicts keys when it is full (maxmemory-policy {info['maxmemory_policy']}), which loses jobs"
-        found.append(Diagnosis("eviction", "server", text, "set maxmemory-policy noeviction there"))
-    if most and int(info.get("used_memory", 0)) > _FULL * most:
+        diagnoses.append(Diagnosis("eviction", "server", text, "set maxmemory-policy noeviction there"))
+    if most and int(info.get("used_memory", 0)) > _NEARLY_FULL * most:
         text = f"uses {info['used_memory_human']} of {info['maxmemory_human']}"
         todo = "raise maxmemory, or keep less: penstock dead purge, shorter keep_result"
-        found.append(Diagnosis("memory", "server", text, todo, "advice"))
-    return found
+        diagnoses.append(Diagnosis("memory", "server", text, todo, "advice"))
+    return diagnoses
 
 
 def _replicas(info: dict[str, Any]) -> list[Diagnosis]:
-    found = []
+    diagnoses = []
     for number in range(int(info.get("connected_slaves", 0))):
         row = info.get(f"slave{number}", {})
         lag, state = int(row.get("lag", 0)), str(row.get("state", "online"))
-        if state != "online" or lag > _LAG:
+        if state != "online" or lag > _MAX_LAG:
             text = f"is {state}, {lag} s behind: what it has not got is lost if the master fails"
-            found.append(Diagnosis("replica", f"{row.get('ip')}:{row.get('port')}", text, "see its log", "advice"))
-    return found
+            diagnoses.append(Diagnosis("replica", f"{row.get('ip')}:{row.get('port')}", text, "see its log", "advice"))
+    return diagnoses
 
 
 async def _setting(client: Any, name: str) -> str | None:
     try:
         return str((await client.config_get(name)).get(name, "0"))
     except RedisError:
-        return None  # not allowed, or not offered
+        return None  # this user may not ask, or the server does not know
 
 
 async def _latency(made: Doctor) -> AsyncIterator[Diagnosis]:
@@ -171,7 +173,7 @@ async def _latency(made: Doctor) -> AsyncIterator[Diagnosis]:
         await client.ping()
         times.append(time.perf_counter() - began)
     made.server["round_trip_ms"] = round(median(times) * 1000, 2)
-    if median(times) > _SLOW:
+    if median(times) > _SLOW_ANSWER:
         text = f"takes {median(times) * 1000:.0f} ms for a round trip"
         yield Diagnosis(
             "latency", "server", text, "look for slow commands (SLOWLOG GET), swapping, the network", "advice"
@@ -184,12 +186,12 @@ async def _latency(made: Doctor) -> AsyncIterator[Diagnosis]:
 async def _schema(made: Doctor) -> AsyncIterator[Diagnosis]:
     client: Any = await made.engine.script_client.endpoint.client()
     try:
-        found = await client.hget(made.engine.keys("meta"), "schema")
+        schema = await client.hget(made.engine.keys("meta"), "schema")
     except RedisError:
-        return  # of another type: the next check says so
-    if found is not None and found.decode() != SCHEMA:
-        text = f"the data has layout {found.decode()}, this Penstock knows {SCHEMA}"
-        yield Diagnosis("schema", "meta", text, what_to_do(found.decode()))
+        return  # a key of another type: the next check reports it
+    if schema is not None and schema.decode() != SCHEMA:
+        text = f"the data has layout {schema.decode()}, this Penstock knows {SCHEMA}"
+        yield Diagnosis("schema", "meta", text, what_to_do(schema.decode()))
 
 
 async def _kinds(made: Doctor) -> AsyncIterator[Diagnosis]:
@@ -218,12 +220,12 @@ async def _put_aside(engine: Engine, name: str) -> None:
 
 
 async def _audit(made: Doctor) -> AsyncIterator[Diagnosis]:
-    """Every invariant. On a busy system a finding counts only if it stays as it is; totals need a quiet moment."""
+    """Every invariant. On a busy system a finding counts only if it lasts; totals need a quiet moment."""
     views, lasting = Views(made.engine), None
-    for _ in range(_AUDITS):
+    for _ in range(_MAX_AUDITS):
         before = await views.last_event()
-        found = {broken: broken for broken in await audit(made.engine)}
-        lasting = {key: found[key] for key in found if lasting is None or key in lasting}
+        findings = {broken: broken for broken in await audit(made.engine)}
+        lasting = {key: findings[key] for key in findings if lasting is None or key in lasting}
         made.still = await views.last_event() == before
         if not lasting or made.still:
             break
@@ -233,14 +235,14 @@ async def _audit(made: Doctor) -> AsyncIterator[Diagnosis]:
 
 
 async def _is_so(engine: Engine, broken: Broken) -> bool:
-    """Whether this can be said although jobs move. Small numbers of a lane are the same in several passes by chance."""
+    """Whether the finding is certain although jobs move. Small numbers of a lane may last by chance."""
     if broken.rule == "lane_counts":
         return await miscounts(engine, broken.subject)
-    return broken.rule not in _COUNTED
+    return broken.rule not in _TOTALS
 
 
 def _of_audit(broken: Broken) -> Diagnosis:
-    todo = _TODO.get(broken.rule, _MEND)
+    todo = _TODO.get(broken.rule, _REBUILD)
     return Diagnosis(broken.rule, broken.subject, broken.text, todo, fixable="--fix" in todo)
 
 
@@ -262,7 +264,7 @@ async def _unknown_tasks(made: Doctor) -> AsyncIterator[Diagnosis]:
     nodes = await Views(made.engine).workers()
     known = {task for node in nodes for task in _tasks_of(node.info)} | set(made.tasks)
     if not nodes and not made.tasks:
-        return  # nobody could know any
+        return  # without workers no task is known
     unknown: dict[str, int] = {}
     for state in ("ready", "held", "scheduled"):
         async for job in Listing(made.engine).each(Filter(state=state)):
@@ -282,11 +284,11 @@ def _tasks_of(info: str) -> list[str]:
 
 
 async def _schedules(made: Doctor) -> AsyncIterator[Diagnosis]:
-    async for one in Views(made.engine).crons():
-        if one.orphaned or one.standing.status == "orphaned":
-            text = "is in no live worker's code any more, so that it makes no jobs"
-            todo = f"bring it back, or remove it: app.schedule({one.id!r}).remove()"
-            yield Diagnosis("orphan", one.id, text, todo)
+    async for schedule in Views(made.engine).crons():
+        if schedule.orphaned or schedule.standing.status == "orphaned":
+            text = "is no longer in the code of any live worker, so it makes no jobs"
+            todo = f"bring it back, or remove it: app.schedule({schedule.id!r}).remove()"
+            yield Diagnosis("orphan", schedule.id, text, todo)
 
 
 async def _lanes(made: Doctor) -> AsyncIterator[Diagnosis]:
@@ -299,11 +301,12 @@ async def _lanes(made: Doctor) -> AsyncIterator[Diagnosis]:
 
 
 async def _open_batches(made: Doctor) -> AsyncIterator[Diagnosis]:
-    async for one in Views(made.engine).batches():
-        if one.open:
-            text = f"open since {one.created:%Y-%m-%d %H:%M} UTC: {one.total} members, {one.pending} of them unfinished"
+    async for batch in Views(made.engine).batches():
+        if batch.open:
+            members = f"{batch.total} members, {batch.pending} of them unfinished"
+            text = f"open since {batch.created:%Y-%m-%d %H:%M} UTC: {members}"
             yield Diagnosis(
-                "open_batch", one.id, text, f"if its producer is gone: penstock batch seal {one.id}", "advice"
+                "open_batch", batch.id, text, f"if its producer is gone: penstock batch seal {batch.id}", "advice"
             )
 
 
@@ -344,7 +347,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-def mended(before: Doctor, after: Doctor) -> list[Diagnosis]:
-    """What was found before and is gone."""
-    rest = {(one.rule, one.subject) for one in after.findings}
-    return [replace(one) for one in before.findings if (one.rule, one.subject) not in rest]
+def repaired(before: Doctor, after: Doctor) -> list[Diagnosis]:
+    """The findings that are gone after the repair."""
+    rest = {(finding.rule, finding.subject) for finding in after.findings}
+    return [replace(finding) for finding in before.findings if (finding.rule, finding.subject) not in rest]

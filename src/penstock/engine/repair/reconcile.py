@@ -1,7 +1,7 @@
-"""Mending: a whole pass of reconcile, page by page, on a live system if need be.
+"""Repairs a namespace: a whole pass of `reconcile`, page by page, also while jobs run.
 
-The headers are the truth. First everything that does not belong is taken out of the indexes, then what each header asks
-for is put back, and at last the counts are set to what was counted, if nothing moved meanwhile.
+The records are the truth. First entries that do not belong are removed from the indexes, then the entries that each
+record needs are added, and at last the counts are set to what was counted, if no job moved meanwhile.
 """
 
 from collections import Counter
@@ -49,36 +49,36 @@ _REST: Final = (
     "logs",
     "limits",
 )
-_QUEUES: Final = ("heads", "queues")  #: what can be leased from follows from the lines and the counts
-_COUNTS: Final = 5  #: tries to count between two moves; on a busy system the counts wait for a quiet moment
+_QUEUES: Final = ("heads", "queues")  #: what can be leased follows from `ready` and the counts
+_MAX_COUNTS: Final = 5  #: tries to count while no job moves; on a busy system the counts stay as they are
 
 
 async def reconcile(engine: Engine) -> int:
-    """Make every index, guard and count agree with the headers; how many things were mended."""
+    """Make every index, guard and count agree with the records; how many things were repaired."""
     await engine.init()
-    mended = 0
+    repaired = 0
     for part in (*_INDEXES, *_REST):
-        mended += await _part(engine, part)
+        repaired += await _part(engine, part)
     await _recount(engine)
     for part in _QUEUES:
-        mended += await _part(engine, part)
-    return mended
+        repaired += await _part(engine, part)
+    return repaired
 
 
 async def _part(engine: Engine, part: str) -> int:
-    cursor, mended = await engine.reconcile(part)
+    cursor, repaired = await engine.reconcile(part)
     while cursor:
         cursor, more = await engine.reconcile(part, cursor)
-        mended += more
-    return mended
+        repaired += more
+    return repaired
 
 
 async def _recount(engine: Engine) -> bool:
     views = Views(engine)
-    for _ in range(_COUNTS):
+    for _ in range(_MAX_COUNTS):
         last, counted = await views.last_event(), Counter[str]()
         async for _, header in views.headers():
-            if not header.compact and header.state != "ready":  # those are told by the line
+            if not header.compact and header.state != "ready":  # ready jobs are counted in `ready`
                 counted[f"{header.queue}{SEPARATOR}{header.state}"] += 1
         if await engine.recount(last, counted) == "ok":
             return True

@@ -1,4 +1,4 @@
-"""Whether the server can be used, logged once per change, however many loops find out."""
+"""Tracks whether the server can be used; logs each change once, however many loops notice it."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from penstock.errors import CannotConnect, PenstockError, Unavailable
 
 log = logging.getLogger("penstock")
 
-MAX_WAIT: Final = 30.0  #: seconds that a loop leaves it to another one to try
+MAX_WAIT: Final = 30.0  #: seconds that a loop waits while another one tries
 
 
 class ConnectionHealth:
@@ -19,7 +19,7 @@ class ConnectionHealth:
 
     def __init__(self) -> None:
         self._errors: dict[str, str] = {}  #: loop → kind of its last error
-        self._without_server: dict[str, None] = {}  #: those of them for which there is no server, first come first
+        self._without_server: dict[str, None] = {}  #: the loops that have no server, in the order in which they lost it
         self._broken_since = 0.0
         self._recovered = asyncio.Event()
         self.failures = 0  #: of all loops together
@@ -29,7 +29,7 @@ class ConnectionHealth:
         return not self._errors
 
     def failed(self, loop: str, error: BaseException) -> None:
-        """The loop could not do its work, and will try again."""
+        """The loop failed and will try again."""
         kind = type(error).__name__
         self.failures += 1
         if not self._errors:
@@ -42,7 +42,7 @@ class ConnectionHealth:
             self._recovered.clear()
         elif isinstance(error, PenstockError):
             self._without_server.pop(loop, None)
-            self._recovered.set()  # there is a server: nobody waits for this loop any more
+            self._recovered.set()  # there is a server: the other loops need not wait for this one
         else:
             self._without_server[loop] = None
             self._recovered.clear()
@@ -60,7 +60,7 @@ class ConnectionHealth:
                     await self._recovered.wait()
 
     def succeeded(self, loop: str) -> None:
-        """The loop could do its work."""
+        """The loop worked again."""
         if not self._errors or not self._errors.pop(loop, ""):
             return
         self._without_server.pop(loop, None)

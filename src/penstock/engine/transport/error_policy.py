@@ -1,4 +1,4 @@
-"""What to do after an error of the server: wait and send again, find the server again, or raise an error of ours."""
+"""Decides after an error of the server: wait and send again, find the server again, or raise an error."""
 
 import random
 import re
@@ -51,7 +51,7 @@ class Deadline:
 
 
 class LastPause:
-    """The last pause of any call of a client: further calls go on from there instead of trying ten times again."""
+    """The last pause of any call of a client: the next call that fails begins with it, not with the shortest."""
 
     __slots__ = ("seconds",)
 
@@ -68,7 +68,9 @@ class ErrorPolicy:
         self._last_pause = last_pause
         self._seconds = last_pause.seconds
         self._last: BaseException | None = None
-        self.needs_search = False  #: after the last error: the connection or its server is not the right one any more
+        self.needs_search = (
+            False  #: whether the connection or its server is no longer the right one after the last error
+        )
 
     def pause_after(self, error: Exception) -> float:
         """Seconds to wait before sending again; raises the error if sending again cannot help."""
@@ -105,7 +107,7 @@ class ErrorPolicy:
         self._last_pause.seconds = MIN_PAUSE
 
     def unavailable(self) -> Unavailable:
-        """The error when the deadline is over."""
+        """The error to raise when the deadline is over."""
         seconds = self._deadline.seconds
         if isinstance(self._last, Unavailable):
             return Unavailable(f"{self._last} Tried for {seconds:g} s; sending again with the same id is safe.")
@@ -116,7 +118,7 @@ class ErrorPolicy:
 
 
 def lasting(error: Exception, endpoint: Endpoint) -> PenstockError | None:
-    """The error of ours to raise if waiting does not heal this one.
+    """The error to raise if this one does not pass by waiting.
 
     A wrong password is not among them: the next search for the server reports it.
     """

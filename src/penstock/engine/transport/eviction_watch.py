@@ -17,7 +17,7 @@ from penstock.server.verify import NO_EVICTION, danger_of, is_refused
 log = logging.getLogger("penstock")
 
 CHECK_INTERVAL: float = 60.0  #: seconds; not more often, because the server computes the answer each time
-_ANSWER_TIMEOUT: Final = 1.0  #: seconds; renewals of leases wait for that
+_ANSWER_TIMEOUT: Final = 1.0  #: seconds; renewals wait meanwhile
 _COMMAND: Final = pack_command(("INFO", "memory"))
 _FIELD: Final = b"maxmemory_policy:"
 

@@ -11,7 +11,7 @@ from penstock.server.endpoint import Endpoint
 
 @contextmanager
 def unavailable_on_error(endpoint: Endpoint) -> Iterator[None]:
-    """Raise Unavailable for an error of the Redis client, so that nobody above the engine has to know that one."""
+    """Raise Unavailable for an error of redis-py, so that no code above the engine has to know redis-py."""
     try:
         yield
     except RedisError as error:

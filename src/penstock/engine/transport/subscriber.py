@@ -21,7 +21,7 @@ from penstock.server.connection import Connection
 T = TypeVar("T")
 
 PING_AFTER: Final = 5.0  #: seconds without a message after which the server is pinged
-WORKER_PING_AFTER: Final = 15.0  #: the same for a worker and its supervisor, which also check by themselves
+WORKER_PING_AFTER: Final = 15.0  #: the same for workers and supervisors, which also check by themselves
 ANSWER_TIMEOUT: Final = 2.0  #: seconds for the answer to a ping or a subscription
 _MIN_PAUSE: Final = 0.05  #: seconds between two attempts to connect; twice as long after each
 _MAX_PAUSE: Final = 2.0

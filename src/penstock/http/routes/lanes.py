@@ -19,7 +19,7 @@ async def list_lanes(context: RequestContext) -> Response:
     """Reads only the lanes of the page: there may be very many."""
     views = LaneViews(context.program.client().engine.script_client)
     names, next_cursor = page_of_names(await views.names(), context.query)
-    return json_response({"items": [_answer(await views.one(name)) for name in names], "next": next_cursor})
+    return json_response({"items": [_answer(await views.lane(name)) for name in names], "next": next_cursor})
 
 
 async def get_lane(context: RequestContext) -> Response:

@@ -169,7 +169,7 @@ class BatchAnswer(Struct):
     pending: int
     open: bool  #: it takes more members
     reason: str  #: why it was cancelled; empty if it was not
-    generation: int  #: 1, and one more each time that it was set going again after its end
+    generation: int  #: 1, and one more each time that a member ran again after its end
     parent: str  #: the batch that it is in, or nothing
     priority: int | None
     created: datetime

@@ -56,7 +56,7 @@ class ForkServer:
         poll.register(self._wake_read, select.POLLIN)
         self._control.sendall(MESSAGE.pack(READY, 0, 0))
         while True:
-            if os.getppid() != self._setup["parent"]:  # a process that the worker forked may keep the socket open
+            if os.getppid() != self._setup["parent"]:  # the socket may stay open in a process that the worker forked
                 self._exit()
             ready = {file for file, _ in poll.poll()}
             if self._wake_read in ready:
@@ -113,7 +113,7 @@ class ForkServer:
         for pid, number in list(self._numbers.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                _kill_group(pid)  # what it has started and left behind
+                _kill_group(pid)  # processes that the job started and left
                 del self._numbers[pid]
                 self._send_ended(number, os.waitstatus_to_exitcode(status))
 

@@ -20,7 +20,7 @@ def tie_to_parent(parent: int) -> None:
 
 
 def watch_parent(parent: int) -> None:
-    """End with the parent where the kernel cannot do that and no socket tells of its end."""
+    """End with the parent where the kernel cannot do that and no socket closes at its end."""
     if sys.platform != "linux":
         threading.Thread(target=_poll_parent, args=(parent,), name="penstock-parent", daemon=True).start()
 

@@ -154,13 +154,13 @@ class LogForwarder(logging.Handler):
 
 
 def _plain(value: Any) -> int | float | str:
-    """A value that a job put into a record, as one that can be sent."""
+    """A value from a log record as plain data that can be sent."""
     is_number = type(value) is float or (type(value) is int and abs(value) < 2**63)
     return value if is_number else storable(str(value), _MAX_LOG_NAME)
 
 
 def find(location: TaskLocation) -> Task[..., Any, Any]:
-    """The task as its module has it, with whatever the module did to it."""
+    """The task from its module, with decorators applied."""
     module = load(location)
     for value in vars(module).values():
         if isinstance(value, Task) and value.name == location.task:
@@ -260,7 +260,7 @@ class JobRunner:
 
 
 async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """SystemExit and KeyboardInterrupt would end the loop; as values they do not."""
+    """Return SystemExit and KeyboardInterrupt as values: raised, they would end the loop."""
     try:
         return await work, None
     except BaseException as error:  # noqa: BLE001  (raised again outside of the loop)

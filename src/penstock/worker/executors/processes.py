@@ -38,7 +38,7 @@ class Processes:
         self._starting: asyncio.Task[_ForkServerClient] | None = None
 
     def refuse_waiting(self) -> None:
-        """Jobs that still wait for a process get none."""
+        """Refuse a process to all jobs that wait for one."""
         self._closing.set()
 
     async def take(self, *, waits: bool = True) -> "_Process":
@@ -58,7 +58,7 @@ class Processes:
         return process
 
     async def give_back(self, process: "_Process") -> None:
-        """Wait until it has ended, and everything that its job had started and left behind."""
+        """Wait until the process has ended, with all processes that its job started."""
         try:
             await _end(process)
         finally:
@@ -146,7 +146,7 @@ class _Process:
         """The packed result. It raises what the job raised, ProcessDied, or NotFound if the task is not found there."""
         assert self._frames is not None
         lease = context.lease
-        self._frames.write(JobOrder(location_of(task), lease.id, lease.found.record, lease.payload))
+        self._frames.write(JobOrder(location_of(task), lease.id, lease.running.record, lease.payload))
         while True:
             word, *values = await self._next(context)
             self._has_outcome = True

@@ -95,7 +95,7 @@ class Threads:
         thread = threading.Thread(target=self._serve, name=f"penstock_{len(self._threads)}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more: those that are there go on
+        except RuntimeError:  # the system starts no more threads: the existing ones do the work
             return False
         self._threads.append(thread)
         return True
@@ -115,7 +115,7 @@ class Threads:
                 was_woken = True
 
     def _take(self, wake: threading.Lock, *, was_woken: bool) -> tuple[Work[Any] | None, bool]:
-        """The next work, and whether there will never be any more."""
+        """The next work, and whether the thread should end."""
         with self._lock:
             if was_woken:
                 self._is_waking = False

@@ -61,10 +61,10 @@ class Child:
         self.started_at = time.monotonic()
         self.hello: dict[str, Any] | None = None
         self.failure = ""  #: why its app could not be imported
-        self.is_working = False  #: it was told to run jobs
-        self.is_leaving = False  #: it takes no more
-        self.is_dismissed = False  #: it has run nothing and is no longer needed
-        self.killed_for: list[str] | None = None  #: the jobs because of which it is killed; only they are charged
+        self.is_working = False  #: whether it runs jobs
+        self.is_leaving = False  #: whether it takes no more jobs
+        self.is_dismissed = False  #: whether it is not needed and has run no job
+        self.killed_for: list[str] | None = None  #: the jobs that it is killed for; only these are charged
         self.registered: tuple[dict[str, Any], list[str]] | None = None  #: its info and queues
         self.is_stalled = False
         self.stuck: list[FinishedRun] = []
@@ -110,7 +110,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """End it, before it was told to run jobs."""
+        """End a child that has not begun to run jobs."""
         self.is_dismissed = True
         self.kill()
 

@@ -1,4 +1,4 @@
-"""After a child's end: its jobs are settled as it asked, or taken back, and those that had started are charged."""
+"""Cleans up after a child: settles its jobs as it asked, or takes them back and charges those that had started."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ async def clean_up_after(engine: Engine, child: Child, code: int, lease: int, *,
     state = child.shared_state
     started = [job.id for job in state.started() if not job.is_apart] if state is not None else []
     if orderly:
-        await asyncio.wait((child.listening,), timeout=1)  # to its last message
+        await asyncio.wait((child.listening,), timeout=1)  # until its last message was read
     retry = RetryPause()
     charged = started if child.killed_for is None else child.killed_for
     while True:
@@ -34,7 +34,7 @@ async def clean_up_after(engine: Engine, child: Child, code: int, lease: int, *,
 
 
 async def _retire(engine: Engine, child: Child, worker: str) -> None:
-    """It ended as it should: runs whose threads did not end are settled, the rest goes back uncharged."""
+    """After a clean end: settle runs whose threads did not end, and release the other jobs uncharged."""
     if child.stuck:
         await engine.script_client.together(*(call for _, call in settle(engine, child.stuck)))
     more = 1

@@ -17,7 +17,7 @@ class ChildMetrics:
         self._died = 0
 
     def ended(self, child: Child, *, died: bool) -> None:
-        """A child has ended, in order or not."""
+        """Keep the sums of a child that has ended."""
         self._ended = _sum([self._ended, *_runs(child)])
         self._died += died
 

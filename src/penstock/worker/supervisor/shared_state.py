@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from penstock.model.durations import DURATION_BUCKETS
 
 STATE_UP: Final = 1
-STATE_LEFT: Final = 2  #: it ended as it should: whatever it still holds is given back, uncharged
+STATE_LEFT: Final = 2  #: a clean end: jobs that it still holds are released, uncharged
 
 _MARK_HERE: Final = 1
 _MARK_APART: Final = 2
@@ -129,12 +129,12 @@ class SharedState:
         return slot
 
     def mark_here(self, slot: int) -> None:
-        """It ran in a process of its own; its result is handled in this one."""
+        """The job ran in a process of its own; from now on its result is handled in this process."""
         if slot >= 0:
             self._memory[_HEAD_BYTES + slot * _SLOT_BYTES] = _MARK_HERE
 
     def mark_returned(self, slot: int, *, apart: bool = False) -> None:
-        """Its function has ended. The mark stays until it is settled: what it left may still kill this process."""
+        """The job's function has ended. Its mark stays until it is settled: the job may still kill this process."""
         if slot >= 0:
             self._memory[_HEAD_BYTES + slot * _SLOT_BYTES] = _MARK_APART if apart else _MARK_HERE
             _UNTIL.pack_into(self._memory, _HEAD_BYTES + slot * _SLOT_BYTES + _AT_UNTIL, 0.0)

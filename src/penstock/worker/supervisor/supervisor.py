@@ -32,7 +32,7 @@ from penstock.worker.supervisor.watchdog import Limits, Watchdog
 
 log = logging.getLogger("penstock.worker")
 
-POLL_INTERVAL: Final = 5.0  #: seconds between two checks of the children, should a signal have been lost
+POLL_INTERVAL: Final = 5.0  #: seconds between two checks of the children, in case a signal was lost
 STOPPING_POLL_INTERVAL: Final = 0.1
 EXIT_TIMEOUT: Final = 1.5  #: seconds beyond the grace after which a child that should end is killed
 HURRIED_EXIT_TIMEOUT: Final = 1.5  #: the same after a second signal
@@ -43,7 +43,7 @@ MAX_RESTART_INTERVAL: Final = 30.0  #: seconds between two tries to start a chil
 
 
 class Signals(Protocol):
-    """The first signal sets one, the second the other."""
+    """The first signal sets `stopped`, the second `hurry`."""
 
     stopped: asyncio.Event
     hurry: asyncio.Event
@@ -75,7 +75,7 @@ class Plan:
 
 
 class Supervisor:
-    """Runs children of one app until it is told to stop."""
+    """Runs children of one app until it is stopped."""
 
     def __init__(self, plan: Plan, on_hello: Callable[[dict[str, Any]], None]) -> None:
         """`on_hello` gets what the first child says of the app."""
@@ -196,7 +196,7 @@ class Supervisor:
     # Children
 
     def _check_children(self) -> None:
-        """Clean up after the dead; then have as many children as there should be, and a spare that waits."""
+        """Clean up after dead children; then start as many as are missing, and a spare that waits."""
         for child in [child for child in self.children if child.process.poll() is not None]:
             self._child_ended(child)
         if any(child.is_up for child in self.children):
@@ -212,7 +212,7 @@ class Supervisor:
                 self.children.append(Child(self._plan.setup, self._plan.module, lambda _: self._changed.set()))
 
     def _put_to_work(self) -> int:
-        """Have children that wait run jobs, as many as are missing; how many are still missing."""
+        """Let waiting children run jobs, as many as are missing; returns how many are still missing."""
         missing = self._plan.processes - sum(child.is_working and not child.is_leaving for child in self.children)
         if self._engine is None:
             return min(missing, 1)  # the first one says what the app is, or that there is none
@@ -224,7 +224,7 @@ class Supervisor:
 
     def _child_ended(self, child: Child) -> None:
         code = child.process.returncode
-        child.kill()  # what it started and left behind
+        child.kill()  # with all processes that it started
         self.children.remove(child)
         is_over = child.has_left or self._is_stopping
         never_up = child.hello is None or (child.is_working and not child.is_up and not is_over)
@@ -310,7 +310,7 @@ def _metrics_of(client: Client) -> AppMetrics:
 
 
 async def _restarted(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Restart a loop that fails in a way that nobody foresaw: the children need it."""
+    """Restart a loop after an unexpected error: the children need it."""
     while True:
         try:
             return await loop()

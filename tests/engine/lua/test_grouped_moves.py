@@ -1,4 +1,4 @@
-"""Plain jobs: stored as a label until something happens to them, and moved together with those alike."""
+"""Plain jobs: stored without rare fields, and moved together with others that have the same label."""
 
 from typing import Any
 
@@ -86,8 +86,8 @@ async def test_plain_jobs_with_one_label_are_counted_and_reported_together(engin
     leases = await worker.lease(8)
     await engine.complete(worker.name, [(lease.id, call_of(lease), b"") for lease in leases])
     for verb in ("enqueue", "lease", "complete"):
-        told = [event.job for event in await Views(engine).events() if event.verb == verb]
-        assert sorted(told) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"]
+        reported = [event.job for event in await Views(engine).events() if event.verb == verb]
+        assert sorted(reported) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"]
     assert set((await states(engine)).values()) == {"done"}
     assert await audit(engine) == []
 

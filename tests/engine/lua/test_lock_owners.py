@@ -1,4 +1,4 @@
-"""A lock that one queue uses belongs to the job that it shows, from when that is shown until it has run."""
+"""A lock that one queue uses is owned by the job that has it or gets it next."""
 
 from contextlib import suppress
 from typing import Any
@@ -20,8 +20,8 @@ OWNED = LETTERS["ready"].encode() + bytes([OWNER])  #: how the record of a job b
 
 
 async def lane_of(engine: Engine, name: str = "lock:t") -> list[Any] | None:
-    found = await (await raw(engine)).hget(engine.keys("lanes"), name)
-    return msgspec.msgpack.decode(found) if found else None
+    packed = await (await raw(engine)).hget(engine.keys("lanes"), name)
+    return msgspec.msgpack.decode(packed) if packed else None
 
 
 async def owners(engine: Engine) -> set[str]:
@@ -46,9 +46,9 @@ async def test_a_lock_goes_from_owner_to_owner_without_an_entry_in_holders(engin
     for name, waiting in zip("abc", (2, 1, 0), strict=True):
         assert await lane_of(engine) == [-1, 0, 0, "", "", "default", waiting, 50, name]
         assert await owners(engine) == {name}
-        assert (await LaneViews(engine.script_client).one("lock:t")).in_use == 0
+        assert (await LaneViews(engine.script_client).lane("lock:t")).in_use == 0
         (lease,) = await worker.lease(5)
-        status = run_blocking(LaneViews(engine.script_client).one("lock:t"))
+        status = run_blocking(LaneViews(engine.script_client).lane("lock:t"))
         assert (lease.id, status.in_use, status.holders, status.waiting) == (name, 1, [name], waiting)
         assert await (await raw(engine)).zrange(engine.keys("holders"), 0, -1) == [b""]
         assert await worker.complete(lease) == "ok"

@@ -1,4 +1,4 @@
-"""enqueue, by the shorter ways that plain jobs take: they do what the longer one does, and keep the order of pages."""
+"""enqueue: plain and simple jobs are stored as other jobs are, and pages keep their order."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client.producer import Producer
 from penstock.engine.answers import EnqueueAnswer
-from penstock.engine.engine import ALIKE, Engine, NewJob
+from penstock.engine.engine import PLAIN_PAGE, Engine, NewJob
 from penstock.engine.repair.audit import audit
 from penstock.engine.scripts import EVENTS_KEPT
 from penstock.errors import QueueFull
@@ -37,16 +37,19 @@ async def test_a_single_job_does_what_one_among_others_does(
         new_job("e", queue="mail", payload=b""),
     ]
     try:
-        for one in (engine, twin):
-            await setting(one)
-            worker = await TestWorker(one, "w", queues=("mail",)).register()
+        for side in (engine, twin):
+            await setting(side)
+            worker = await TestWorker(side, "w", queues=("mail",)).register()
             assert await worker.lease() == []
-        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+        async with (
+            listening(engine, engine.keys.channel("w")) as subscription,
+            listening(twin, twin.keys.channel("w")) as other,
+        ):
             for job in jobs:
                 clock.advance(20_000)
                 (placed,) = await engine.enqueue([job])
                 assert await twin.enqueue([job, job]) == [placed, placed]
-                assert await box.letters() == await other.letters() == (["work"] if job.id == "b" else [])
+                assert await subscription.messages() == await other.messages() == (["work"] if job.id == "b" else [])
                 assert await contents(engine) == await contents(twin)
         assert await happened(engine) == await happened(twin)
         assert await engine.enqueue([jobs[3]]) == [msgspec.structs.replace(placed, id="d")]
@@ -63,18 +66,21 @@ async def test_a_page_of_plain_jobs_does_what_other_pages_do(
     twin = open_engine(url, namespace(), clock)
     sizes = (0, 1, 7, 255, 256, 300)
     try:
-        for one in (engine, twin):
-            await setting(one)
-            worker = await TestWorker(one, "w", queues=("mail",)).register()
+        for side in (engine, twin):
+            await setting(side)
+            worker = await TestWorker(side, "w", queues=("mail",)).register()
             assert await worker.lease() == []
-        async with listening(engine, engine.keys.mailbox("w")) as box, listening(twin, twin.keys.mailbox("w")) as other:
+        async with (
+            listening(engine, engine.keys.channel("w")) as subscription,
+            listening(twin, twin.keys.channel("w")) as other,
+        ):
             for number, fields in enumerate([{}, {"queue": "mail", "priority": 7, "retries": 0, "keep": 5}, {}, {}]):
                 clock.advance(20_000)
                 jobs = [new_job(f"{number}-{n}", payload=b"." * sizes[n % 6], **fields) for n in range(90)]
                 placed = await engine.enqueue(jobs)
                 assert placed == [EnqueueAnswer("created", job.id, "ready") for job in jobs]
                 assert await twin.enqueue([*jobs, jobs[0]]) == [*placed, placed[0]]  # one that is there: the long way
-                assert await box.letters() == await other.letters() == (["work"] if number == 1 else [])
+                assert await subscription.messages() == await other.messages() == (["work"] if number == 1 else [])
                 assert await contents(engine) == await contents(twin)
         assert await happened(engine) == await happened(twin)
         assert await audit(engine) == []
@@ -137,7 +143,7 @@ async def sent_in_pages(engine: Engine, number: int) -> list[NewJob]:
     return jobs
 
 
-@pytest.mark.parametrize("number", [ALIKE + 1, ALIKE + 100, 3 * ALIKE - 1])
+@pytest.mark.parametrize("number", [PLAIN_PAGE + 1, PLAIN_PAGE + 100, 3 * PLAIN_PAGE - 1])
 async def test_no_page_is_taken_before_one_that_does_not_fit(engine: Engine, number: int) -> None:
     await engine.cap("q", most=100)
     jobs = await sent_in_pages(engine, number)
@@ -145,14 +151,14 @@ async def test_no_page_is_taken_before_one_that_does_not_fit(engine: Engine, num
     assert await audit(engine) == []
 
 
-@pytest.mark.parametrize("known", [0, 100, ALIKE])
+@pytest.mark.parametrize("known", [0, 100, PLAIN_PAGE])
 async def test_pages_keep_their_order_where_some_of_their_jobs_are_there_already(engine: Engine, known: int) -> None:
     header = new_job(queue="q").header
     await engine.enqueue([NewJob(f"j{known:04}", header, b"")])
-    jobs = await sent_in_pages(engine, 3 * ALIKE)
-    found = await in_line(engine)
-    assert found[0] == f"j{known:04}"
-    assert found[1:] == [job.id for job in jobs if job.id != found[0]]
+    jobs = await sent_in_pages(engine, 3 * PLAIN_PAGE)
+    line = await in_line(engine)
+    assert line[0] == f"j{known:04}"
+    assert line[1:] == [job.id for job in jobs if job.id != line[0]]
 
 
 async def test_a_page_behind_one_that_is_not_there_is_taken_when_it_is_sent_again(engine: Engine) -> None:
@@ -175,9 +181,9 @@ async def test_single_jobs_are_stored_right_however_many_labels_and_sizes_came_b
         job = new_job(f"job{n}" * (n % 7 + 1), payload=b"." * n, queue=queue, task=task, priority=n % 100)
         assert await engine.enqueue([job]) == [EnqueueAnswer("created", job.id, "ready")]
         expected[job.id] = queue, task, n % 100, n + 1, clock(), n
-    for job_id, told in expected.items():
+    for job_id, values in expected.items():
         header = await header_of(engine, job_id)
-        assert (header.queue, header.task, header.priority, header.seq, header.created, header.size) == told
+        assert (header.queue, header.task, header.priority, header.seq, header.created, header.size) == values
     assert [event[1:] for event in await happened(engine)] == [(job_id, "") for job_id in expected]
     assert await audit(engine) == []
 

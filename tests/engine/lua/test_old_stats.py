@@ -1,4 +1,4 @@
-"""Old statistics are forgotten as fast as new ones come, however many queues there are."""
+"""Old statistics are removed as fast as new ones are added, however many queues there are."""
 
 from typing import Any
 

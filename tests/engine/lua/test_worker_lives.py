@@ -1,4 +1,4 @@
-"""Who is dead when nobody was heard for a while: workers with different lives, whoever of them speaks first."""
+"""Leases of workers after a silence: no worker is dead before its own lease has passed, whichever is heard first."""
 
 import pytest
 
