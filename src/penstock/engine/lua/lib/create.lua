@@ -11,13 +11,13 @@ local call = request.call
 
 local M = {}
 
-local holders_made_now
+local new_holders
 
 function M.reset()
-  M.count = 0            -- how many jobs this call created
-  M.queues = {}          -- queue → true: those of these jobs
-  M.known_queues = {}    -- queue → its value in `queues`, where that was read; false: its name is new
-  holders_made_now = {}  -- unique key → id of the job with this key, if this call created it
+  M.count = 0           -- how many jobs this call created
+  M.queues = {}         -- queue → true: those of these jobs
+  M.known_queues = {}   -- queue → its value in `queues`, where that was read; false: its name is new
+  new_holders = {}      -- unique key → id of the job with this key, if this call created it
 end
 
 -- instant(time) → the same as a time in ms: what is below DELAY_BELOW is a delay from now.
@@ -27,7 +27,7 @@ end
 
 -- unique_holder(key) → id and header of the unfinished job that has this unique key, if there is one.
 function M.unique_holder(key)
-  local id = holders_made_now[key] or call('HGET', keys.unique, key)
+  local id = new_holders[key] or call('HGET', keys.unique, key)
   local h = id and jobs.read({ id })[1]
   if h and h[UNIQUE] == key and (jobs.waits(h) or h[STATE] == 'running') then return id, h end
 end
@@ -60,7 +60,7 @@ function M.create(verb, id, h, payload, note)
     lane_entry.line_up(verb, id, h, note)
   end
   jobs.decoded[id] = h
-  if h[UNIQUE] ~= '' then holders_made_now[h[UNIQUE]] = id end
+  if h[UNIQUE] ~= '' then new_holders[h[UNIQUE]] = id end
   M.count = M.count + 1
   M.queues[h[QUEUE]] = true
 end

@@ -15,9 +15,9 @@ local WHOLE_NUMBER = 207   -- of 8 bytes, which follow
 
 local MAX_LABELS = 256
 
-local labels, n_labels = {}, 0   -- form → label, and how many there are
-local packed_now, packed_for     -- the time in msgpack, and the time that it is
-local rank_middle, block         -- the digits of a place but for the last two, and the first place that has them
+local labels, n_labels = {}, 0    -- form → label, and how many there are
+local packed_now, packed_for      -- a time in msgpack, and which time that is
+local place_digits, first_place   -- all digits of a place but the last two, and the first place that has them
 
 -- lines_begin(verb, queue, task, attempt) → a line of an event in msgpack, up to the ids: verb, queue, task, attempt
 -- and an empty note.
@@ -25,12 +25,11 @@ local function lines_begin(verb, queue, task, attempt)
   return LIST_OF_6 .. cmsgpack.pack(verb, queue, task, attempt, '')
 end
 
--- label_in(form) → what follows from the label of jobs with this form; nothing if they have a lane, a batch or rare
--- fields.
+-- label_in(form) → what follows from the label in this form; nothing if there is a lane, a batch or a rare field.
 --   queue, task
 --   line_start                    how their members of `ready` begin: queue SEP priority; meta.headed is the same
 --   line_score                    the score in `heads` of the first place in that line
---   enqueue_event, lease_event    the lines of an event that say so, up to the ids
+--   enqueue_event, lease_event    the line of an event for each of these verbs, up to the ids
 --   minute                        the minute that the next two are for: its first ms
 --   stats_prefix, enqueue_field   how fields of `stats` begin for the queue, and the field that counts enqueue
 function M.label_in(form)
@@ -90,11 +89,11 @@ end
 -- ready_member(line_start, number, id) → the member of `ready` of a job in this place of the line.
 function M.ready_member(line_start, number, id)
   local low = number % 256
-  if block ~= number - low then
-    rank_middle = string.format('%010x', (number - low) / 256)
-    block = number - low
+  if first_place ~= number - low then
+    place_digits = string.format('%010x', (number - low) / 256)
+    first_place = number - low
   end
-  return line_start .. rank_middle .. hex_pairs[low] .. SEP .. id
+  return line_start .. place_digits .. hex_pairs[low] .. SEP .. id
 end
 
 return M

@@ -50,7 +50,7 @@ local function add_answer(word, id, state)
   answers[n + 3] = state
 end
 
--- take_room(queue) → has this queue room for one more job? Then it has room for one less.
+-- take_room(queue) → has this queue room for one more job? The room is taken then.
 local function take_room(queue)
   local left = room_left[queue]
   if not left then
@@ -168,7 +168,8 @@ end
 local function enter_any(i)
   local id, new = ids[i], headers[i]
   local h = jobs.decode_once(id, raw[i] or jobs.rewritten[id]) or jobs.decoded[id] or admitted[id]
-  if jobs.unreadable[id] then return add_answer('exists', id, 'unreadable') end   -- reconcile will bury that job
+  -- The payload of a record that cannot be read is not overwritten: reconcile will bury that job with it.
+  if jobs.unreadable[id] then return add_answer('exists', id, 'unreadable') end
   if h then
     -- With the same nonce it is the same job: this call was sent again.
     return add_answer(h[NONCE] == new[NONCE] and 'created' or 'exists', id, h[STATE])
@@ -204,10 +205,11 @@ local function template_of(form)
   return template
 end
 
--- read_forms() → the templates and headers of this call, in one list; by position they are in `templates` and
--- `headers`.
+-- read_forms() → the templates and headers of this call, in one list.
 local function read_forms()
-  local all, known, form = {}, {}, nil   -- known: form → template, or false; form: that of the job before
+  local all = {}
+  local known = {}   -- form → template, or false
+  local form         -- of the previous job
   for i = 1, #ids do
     local new_form = request.args[i * 3 - 1]
     if new_form ~= '' then form = new_form end

@@ -42,8 +42,8 @@ local function update_meta(label, n, number)
 end
 
 -- report(label, setting, n, number, is_new_head, ids): counts n jobs as enqueued, makes the name of their queue known,
--- and adds the event, which names these ids (number: see push.add_event). The name is also written by the first jobs
--- of each minute.
+-- adds the event with these ids (number: see push.add_event), and wakes workers. The first jobs of each minute write
+-- the name even if it seems to be known.
 local function report(label, setting, n, number, is_new_head, ids)
   encode_cache.minute_prefix(label)
   local n_enqueued = call('HINCRBY', keys.stats, label.enqueue_field, n == 1 and '1' or n)
@@ -54,7 +54,7 @@ end
 
 -- One job.
 
--- store_job(id, payload, form, number) → true, unless there is a job with this id already.
+-- store_job(id, payload, form, number) → true; false if the id is taken.
 local function store_job(id, payload, form, number)
   if #payload >= INLINE then
     if call('HEXISTS', keys.jobs, id) == 1 then return false end
@@ -63,8 +63,7 @@ local function store_job(id, payload, form, number)
   return call('HSETNX', keys.jobs, id, record.new_record(READY_FRONT, number, form, payload)) == 1
 end
 
--- enter_job(label, setting, form, number) → the state of the only job of this call, in this place in line; nothing
--- if its id is taken.
+-- enter_job(label, setting, form, number) → the state of the only job of this call; nothing if its id is taken.
 local function enter_job(label, setting, form, number)
   local id, payload = request.args[1], request.args[3]
   if meta.asleep == '1' and (setting or '') == '' then   -- a setting may be a pause, or a limit of running jobs
@@ -133,13 +132,13 @@ end
 -- add_to_line(ids, line_start, before): the jobs enter the line, after `before`. From one place to the next mostly
 -- only the last two digits differ.
 local function add_to_line(ids, line_start, before)
-  local command, pairs_of_digits, start = { 'ZADD', keys.ready }, hex_pairs, nil
+  local command, hex, start = { 'ZADD', keys.ready }, hex_pairs, nil
   for i = 1, #ids do
     local number = before + i
     local low, at = number % 256, i * 2 + 2
     if low == 0 or not start then start = line_start .. string.format('%010x', (number - low) / 256) end
     command[at - 1] = '0'
-    command[at] = start .. pairs_of_digits[low] .. SEP .. ids[i]
+    command[at] = start .. hex[low] .. SEP .. ids[i]
   end
   call(unpack(command, 1, #ids * 2 + 2))
 end
@@ -155,8 +154,7 @@ local function enter_page(label, setting, form, n, before)
   return 'ready'
 end
 
--- enter() → the state that all jobs of this call are in now; nothing, if they are not plain or their queue has no
--- room for all.
+-- enter() → the state of all jobs of this call; nothing if they are not plain, or their queue has no room for all.
 function M.enter()
   if request.argc < 3 then return nil end
   local form, n = request.args[2], request.argc / 3

@@ -21,8 +21,7 @@ function M.reset()
   M.decoded, M.unreadable, M.ready_members, M.rewritten = decoded, unreadable, ready_members, rewritten
 end
 
--- decode_once(id, raw) → the header of this job, whose record is `raw`; nothing if there is no record or it cannot
--- be read.
+-- decode_once(id, raw) → the header of the job with this record; nothing if there is none, or it cannot be read.
 local function decode_once(id, raw)
   local h = decoded[id]
   if not h and raw then
@@ -33,8 +32,7 @@ local function decode_once(id, raw)
   return h
 end
 
--- read(ids) → position → header. A header that was read before is given again, with the changes that were made to
--- it.
+-- read(ids) → the headers, by position. One that was read before is given again, with the changes made to it since.
 local function read(ids)
   local headers, unread_ids, positions = {}, {}, {}
   for i = 1, #ids do
@@ -56,12 +54,12 @@ local function read(ids)
   return headers
 end
 
--- read_kept(ids, raw, glimpse) → position → what glimpse() gives of this job. Then its record is kept.
-local function read_kept(ids, raw, glimpse)
+-- read_kept(ids, raw, read_header) → the headers of those whose records are kept, by position: see read_waiting().
+local function read_kept(ids, raw, read_header)
   local headers = {}
   for i = 1, #ids do
     local id, packed = ids[i], raw[i]
-    local h = packed and not decoded[id] and glimpse(id, packed, i)
+    local h = packed and not decoded[id] and read_header(id, packed, i)
     if h then
       headers[i] = h
       M.kept_records[id] = packed
@@ -70,12 +68,12 @@ local function read_kept(ids, raw, glimpse)
   return headers
 end
 
--- read_waiting(ids, glimpse) → position → header. glimpse(id, packed, i) gives the header of a job whose record
--- will be kept (see kept_records), or nothing if its record will be written anew. If one record cannot be read, all
--- are written anew.
-function M.read_waiting(ids, glimpse)
+-- read_waiting(ids, read_header) → the headers, by position. read_header(id, packed, i) gives the header of a job
+-- whose record will be kept (see kept_records), or nothing if its record will be written anew. If one record cannot be
+-- read, all are written anew.
+function M.read_waiting(ids, read_header)
   if #ids == 0 then return {} end
-  local are_readable, headers = pcall(read_kept, ids, call('HMGET', keys.jobs, unpack(ids)), glimpse)
+  local are_readable, headers = pcall(read_kept, ids, call('HMGET', keys.jobs, unpack(ids)), read_header)
   if not are_readable then
     M.kept_records = {}
     return read(ids)
@@ -84,13 +82,14 @@ function M.read_waiting(ids, glimpse)
   return headers
 end
 
--- waiting_header(id, packed) → the header of a job that is ready or held. It is a `glimpse` of read_waiting().
+-- waiting_header(id, packed) → the header of a job that is ready or held: a read_header for read_waiting().
 function M.waiting_header(_, packed)
   local letter = string.sub(packed, 1, 1)   -- of its state
   if letter == IS_READY or letter == IS_HELD then return record.parse(packed) end
 end
 
--- decode_fully(id, h) → the header of this job that read_waiting() gave. Its record will be written anew.
+-- decode_fully(id, h) → the header of this job, which read_waiting() gave. Its record will be written anew after
+-- all.
 function M.decode_fully(id, h)
   h = decoded[id] or h
   M.kept_records[id] = nil

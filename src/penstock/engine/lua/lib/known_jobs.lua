@@ -58,8 +58,8 @@ end
 -- They are fewer if too many other jobs stand between them.
 function M.known_members(queue, from, n)
   local known, page_size = {}, n
-  local left_here = math.max(math.floor(left_to_pass / 2), MIN_PASSED)
-  while #known < n and left_here > 0 do
+  local left_in_line = math.max(math.floor(left_to_pass / 2), MIN_PASSED)
+  while #known < n and left_in_line > 0 do
     local members, ids = call('ZRANGE', keys.ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, page_size), {}
     for i, member in ipairs(members) do ids[i] = string.sub(member, #queue + 17) end   -- after queue and rank
     local positions = known_positions(ids)
@@ -68,7 +68,7 @@ function M.known_members(queue, from, n)
     end
     local n_passed = #members - #positions
     if n_passed > 0 then M.passed_over[queue] = true end
-    left_here = left_here - n_passed
+    left_in_line = left_in_line - n_passed
     left_to_pass = left_to_pass - n_passed
     if #members < page_size then break end
     from, page_size = '(' .. members[page_size], math.min(page_size * 2, MAX_PAGE)

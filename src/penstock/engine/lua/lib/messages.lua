@@ -7,13 +7,13 @@ local call = request.call
 
 local M = {}
 
-local MAX_WOKEN = 8        -- workers for each queue that got jobs
-local MAX_LOOKED_AT = 500  -- idle workers, while workers differ in the tasks that they know
+local MAX_WOKEN = 8         -- workers for each queue that got jobs
+local MAX_LOOKED_AT = 500   -- idle workers, while workers differ in the tasks that they know
 
 -- channel(name) → the channel of this name in the namespace: `to:` and a worker or client, or `timer`.
 function M.channel(name) return string.sub(keys.meta, 1, -5) .. name end   -- 5: without 'meta'
 
--- send(name, text) → how many subscribers got it.
+-- send(name, text) → how many subscribers got this message.
 function M.send(name, text) return call('SPUBLISH', M.channel(name), text) end
 
 -- idle_members(name, n) → up to n members of `idle`: name SEP worker.
@@ -21,15 +21,14 @@ local function idle_members(name, n)
   return call('ZRANGE', keys.idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n)
 end
 
--- wake_worker(member, worker) → was there somebody to hear it? The worker is not idle from now on, as this member of
--- `idle` said.
+-- wake_worker(member, worker) → did it get the message? It is not idle from now on, as this member of `idle` said.
 local function wake_worker(member, worker)
   call('ZREM', keys.idle, member, AT_REST .. worker)
   return M.send('to:' .. worker, 'work') > 0
 end
 
--- wake(queue, n): wakes up to n idle workers of this queue or of all queues. This is only a hint: a worker that did
--- not get the message asks again by itself. A worker to whose channel nobody listens any more does not count.
+-- wake(queue, n): wakes up to n idle workers of this queue or of all queues. This is only a hint: a worker that did not
+-- get the message asks again by itself. A worker whose channel has no subscriber does not count, so a few more are read.
 local function wake(queue, n)
   for _, name in ipairs({ queue, '*' }) do
     for _, member in ipairs(idle_members(name, n + 8)) do
@@ -46,11 +45,11 @@ local function wake_each_set(queue, n)
   for _, name in ipairs({ queue, '*' }) do
     local members, fields = idle_members(name, MAX_LOOKED_AT), {}
     for i, member in ipairs(members) do fields[i] = 'skills' .. string.sub(member, #name + 1) end
-    local sets = #members > 0 and call('HMGET', keys.meta, unpack(fields))
+    local skill_sets = #members > 0 and call('HMGET', keys.meta, unpack(fields))
     for i, member in ipairs(members) do
-      local set = sets[i] or ''
-      if (woken[set] or 0) < n and wake_worker(member, string.sub(member, #name + 2)) then
-        woken[set] = (woken[set] or 0) + 1
+      local skill_set = skill_sets[i] or ''
+      if (woken[skill_set] or 0) < n and wake_worker(member, string.sub(member, #name + 2)) then
+        woken[skill_set] = (woken[skill_set] or 0) + 1
       end
     end
   end

@@ -1,5 +1,5 @@
 -- The fields of the key `meta` that verbs ask for most, read once at the beginning of each call. A verb that changes
--- one of them writes it to the server; what stands here stays as it was.
+-- one of them writes it to the server; the value here does not change.
 
 local request = require 'request'
 local keys = require 'keys'

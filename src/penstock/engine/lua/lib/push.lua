@@ -1,6 +1,7 @@
--- Push: a job that nobody is ahead of goes to an idle worker at once. Enqueue leases it as the answer to the next call
--- of lease that the worker would make, and sends it to the worker. If the message is lost, the worker makes that call
--- itself, and gets the job again, since the call was made. `label` is that of lib/encode_cache.lua.
+-- Push: a new job goes to an idle worker at once, if no other job of its queue is ready. Enqueue leases it in the name
+-- of the worker, as the answer to the next call of lease that the worker would make, and sends that answer. If the
+-- message is lost, the worker makes this call itself later, and gets the same answer. `label` is that of
+-- lib/encode_cache.lua.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -24,8 +25,8 @@ local function has_subscriber(worker)
   return not reply.err and reply[2] > 0
 end
 
--- free_workers(members) → AT_REST .. worker → true: those of these members of `idle` that stand for a worker
--- without any job
+-- free_workers(members) → these members of `idle`, as member → true. AT_REST .. worker stands for one without any
+-- job.
 local function free_workers(members)
   local free = {}
   for i = 2, #members do free[members[i]] = true end   -- the first is the sentinel
@@ -73,11 +74,11 @@ local function make_next_call(worker)
   return number
 end
 
--- lease_to(worker, id, new, payload) → the fence of this job, whose new record this is. It runs there from now on.
-local function lease_to(worker, id, new, payload)
+-- lease_to(worker, id, packed, payload) → the fence. The worker is sent this new job, and has it from now on.
+local function lease_to(worker, id, packed, payload)
   local number, fence = make_next_call(worker), math.max(meta.fence or 0, request.now_us - 1) + 1
   local claim = worker .. SEP .. number
-  local leased = record.leased_record(record.run_front(claim), fence, claim, new)
+  local leased = record.leased_record(record.run_front(claim), fence, claim, packed)
   call('HSET', keys.jobs, id, leased)
   call('ZADD', keys.leases, '0', claim .. SEP .. id)
   local text = 'job' .. SEP .. number .. SEP .. id .. SEP .. #leased .. SEP .. leased
@@ -85,8 +86,8 @@ local function lease_to(worker, id, new, payload)
   return fence
 end
 
--- add_event(number, n, lines): stores the event of this call, of n lines. Every hundredth place in line is enough to
--- keep the stream short; other calls trim it each time.
+-- add_event(number, n, lines): stores the event of this call, of n lines. The stream is trimmed once for a hundred
+-- places in line; calls of other verbs trim it each time.
 function M.add_event(number, n, lines)
   if number % 100 == 0 then
     call('XADD', keys.events, 'MAXLEN', '~', EVENTS, '*', 'e', encode_cache.event_entry(n, lines))
@@ -107,8 +108,7 @@ local function count_pushed(label)
   if n_enqueued == 1 or n_running == 1 then call('HSETNX', keys.queues, label.queue, '') end
 end
 
--- push(worker, id, label, form, payload, number) → the state of this new job with this place in line: it runs at
--- that worker.
+-- push(worker, id, label, form, payload, number) → the state of this new job, which the worker has from now on.
 function M.push(worker, id, label, form, payload, number)
   if #payload >= INLINE then call('HSET', keys.payloads, id, payload) end
   local fence = lease_to(worker, id, record.new_record(READY_FRONT, number, form, payload), payload)

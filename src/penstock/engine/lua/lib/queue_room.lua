@@ -11,8 +11,7 @@ function M.count_ready(queue)
   return call('ZLEXCOUNT', keys.ready, '[' .. queue .. SEP, '(' .. queue .. AFTER)
 end
 
--- room_left(queue, setting) → how many more jobs the queue takes, given its value in `queues` (false if it has
--- none).
+-- room_left(queue, setting) → how many more jobs the queue takes. Its setting is its value in `queues`, or false.
 function M.room_left(queue, setting)
   local max_waiting = setting and setting ~= '' and tonumber(string.match(setting, 'max=(%d+)%.'))
   if not max_waiting then return math.huge end

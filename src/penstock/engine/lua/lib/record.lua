@@ -31,20 +31,20 @@ local bytes, hex_pairs = M.bytes, M.hex_pairs
 local rank_starts, lane_names, label_fields, kinds, fence_block, fence_start
 
 function M.reset()
-  rank_starts = {}                 -- block of 256 numbers, plus the priority → how their ranks begin
-  lane_names = {}                  -- spec of a lane → its name
-  M.lane_kinds = {}                -- spec of a lane → `ordered` or `hold`, if the lane keeps the order
-  label_fields = {}                -- what a label says after the queue → header
-  kinds = {}                       -- label → kind; also all kinds, in the order in which they were found
+  rank_starts = {}    -- the first of 256 places, plus the priority → how their ranks begin
+  lane_names = {}     -- spec of a lane → its name
+  M.lane_kinds = {}   -- spec of a lane → `ordered` or `hold`, if the lane keeps the order
+  label_fields = {}   -- what a label says after the queue → header
+  kinds = {}          -- label → kind; also all kinds in the order in which they were found
   M.kinds = kinds
-  fence_block, fence_start = nil, nil   -- the last block of 256 fences, and how they begin as stored
+  fence_block = nil   -- the first of the 256 fences that have the same first bytes as the last one,
+  fence_start = nil   -- and these bytes
 end
 
 -- rank(priority, number) → the place in line as text, by which it is sorted.
 local function rank(priority, number) return string.format('%02d%012x', priority, number) end
 
--- near_rank(priority, number) → the same, faster for whole numbers that follow each other: only the last two digits
--- differ.
+-- near_rank(priority, number) → the same, faster for places that follow each other: mostly only two digits differ.
 function M.near_rank(priority, number)
   if priority > 99 then return rank(priority, number) end   -- not written by these scripts
   local low = number % 256
@@ -91,15 +91,24 @@ local function fields_of(after_queue)
   return fields
 end
 
--- kind_of(label) → the kind of job with this label: a header with what they have in common, their `label`, and the
--- `form` of those that have neither lane nor rare fields. What one call does with jobs of a kind is counted there: `n`
--- of them move, `waited` of these from or to `held`; `group` is their part of the event.
+-- kind_of(label) → the kind of the jobs with this label: a header with what they have in common. Beside its fields
+-- it has these, of which the last four are for the call that runs:
+--   label
+--   form     of those jobs that have neither a lane nor rare fields
+--   n        how many of them move without headers (lib/grouped_moves.lua)
+--   waited   how many of these enter or leave `held`
+--   group    their part of the event
+--   shown    how many leave `held` because their lane shows them (lib/lane_turns.lua, lib/locks.lua)
 local function kind_of(label)
   local kind = kinds[label]
   if kind then return kind end
   local separator_at = string.find(label, SEP, 1, true) or error('no label')
   kind = {
-    label = label, form = struct.pack(FORM_FORMAT, #label, 0, 0) .. label, n = 0, waited = 0, group = false,
+    label = label,
+    form = struct.pack(FORM_FORMAT, #label, 0, 0) .. label,
+    n = 0,
+    waited = 0,
+    group = false,
     unpack(fields_of(string.sub(label, separator_at + 1)), 1, FIELDS)
   }
   if separator_at > 1 then kind[QUEUE] = string.sub(label, 1, separator_at - 1) end
@@ -185,20 +194,32 @@ local function read_rare(h, raw, offset)
   h[STARTS] = h[STARTS] + h[FAILURES] + h[CRASHES] + h[RELEASES]
 end
 
--- rare_of(h, has_lane, extra_starts) → the list; '' if it would be empty. has_lane: the lane is stored before the
--- list, with what follows from it. extra_starts: how many more than the other counts explain.
+-- rare_of(h, has_lane, extra_starts) → the list; '' if it would be empty. has_lane: the only lane of the job is
+-- stored before the list, and its arrival. extra_starts: how many more there were than the other counts explain.
 local function rare_of(h, has_lane, extra_starts)
   local rare, n, unknown = {}, 0, h.unknown
   n = layout.add_rare_values(h, rare, n)
-  if not has_lane and h[LANES][1] then rare[n + 1], rare[n + 2], n = LANES, h[LANES], n + 2 end
-  if h[HOME] ~= (has_lane and 1 or 0) then rare[n + 1], rare[n + 2], n = HOME, h[HOME], n + 2 end
-  if not has_lane and h[ARRIVAL] ~= h[SEQ] then rare[n + 1], rare[n + 2], n = ARRIVAL, h[ARRIVAL], n + 2 end
-  if extra_starts ~= 0 then rare[n + 1], rare[n + 2], n = STARTS, extra_starts, n + 2 end
+  if not has_lane and h[LANES][1] then
+    rare[n + 1], rare[n + 2] = LANES, h[LANES]
+    n = n + 2
+  end
+  if h[HOME] ~= (has_lane and 1 or 0) then
+    rare[n + 1], rare[n + 2] = HOME, h[HOME]
+    n = n + 2
+  end
+  if not has_lane and h[ARRIVAL] ~= h[SEQ] then
+    rare[n + 1], rare[n + 2] = ARRIVAL, h[ARRIVAL]
+    n = n + 2
+  end
+  if extra_starts ~= 0 then
+    rare[n + 1], rare[n + 2] = STARTS, extra_starts
+    n = n + 2
+  end
   local n_values = unknown and n + h.unknown_values or n
   if n_values == 0 then return '' end
   local mark = n_values < 16 and string.char(SHORT_LIST + n_values) or struct.pack('>BI2', LONG_LIST, n_values)
   local packed = mark .. (n > 0 and cmsgpack.pack(unpack(rare, 1, n)) or '') .. (unknown or '')
-  if #packed > LONGEST_RARE then error('what is rare of this job is longer than 64 KiB') end
+  if #packed > LONGEST_RARE then error('the rare fields of this job are longer than 64 KiB') end
   return packed
 end
 
@@ -207,7 +228,8 @@ end
 -- carries_payload(state, size, h) → is the payload part of the record?
 local function carries_payload(state, size, h) return size < INLINE and state ~= 'done' and h[COMPACT] == 0 end
 
--- parse(raw) → the header; an error if this is no record. Beside its fields it has:
+-- parse(raw) → the header; an error if this is no record. It is one long function because most jobs go through it.
+-- Beside its fields a header has:
 --   kind       see kind_of
 --   record     raw
 --   to         where the form ends there
@@ -340,9 +362,9 @@ function M.new_record(front, number, form, payload, has_lane)
     .. (has_lane and struct.pack(TIME_FORMAT, number) or '') .. (size < INLINE and payload or '')
 end
 
--- new_records(command, ids, form, before): adds to HSET, its key and nothing else what new_record() gives of these
--- jobs. They have no lane, and the places after `before`. From one place to the next mostly only the last byte
--- differs.
+-- new_records(command, ids, form, before): appends id and new_record() of each of these jobs to a command that has
+-- only its name and key so far. The jobs have no lane, and the places in line after `before`. From one place to the
+-- next mostly only the last byte differs.
 function M.new_records(command, ids, form, before)
   local pack, sub, args = struct.pack, string.sub, request.args
   local now = pack(TIME_FORMAT, request.now)
@@ -364,19 +386,19 @@ function M.new_records(command, ids, form, before)
   end
 end
 
--- running_front(claim) → the front of a record as this lease left it.
+-- running_front(claim) → the front of a record as the lease with this claim left it.
 local function running_front(claim)
   return IS_RUNNING .. '\0' .. bytes[RUN_SIZE + #claim]
 end
 
--- run_front(claim) → how the record of a job that is leased now begins, up to the fence. The claim and BODY follow.
+-- run_front(claim) → how the record of a job that is leased now begins. Then come fence, claim and BODY.
 function M.run_front(claim)
   local now = struct.pack(TIME_FORMAT, request.now)
   return running_front(claim) .. now .. now
 end
 
--- leased_record(run_front, fence, claim, raw) → the record of a job once it is leased so. From one fence to the next
--- mostly only the last byte differs.
+-- leased_record(run_front, fence, claim, raw) → the record of a job that is leased now; raw is the record before.
+-- From one fence to the next mostly only the last byte differs.
 function M.leased_record(run_front, fence, claim, raw)
   local low = fence % 256
   if fence_block ~= fence - low then
@@ -403,11 +425,10 @@ function M.has_rare_fields(raw)
   return high ~= 0 or low ~= 0
 end
 
--- payload_fits(left, size) → are these as many bytes after the form as there must be with a payload of this size?
+-- payload_fits(left, size) → is this how many bytes must follow the form, if the payload has this size?
 function M.payload_fits(left, size) return left == (size < INLINE and size or 0) end
 
--- claim_in(raw) → the claim of the attempt that runs; nothing if the job does not run, or the record is cut off
--- before it.
+-- claim_in(raw) → the claim of the running attempt; nothing if the job does not run, or the record is cut off.
 function M.claim_in(raw)
   if string.sub(raw, 1, 1) ~= IS_RUNNING or #raw < RUN_AT then return nil end
   return string.sub(raw, CLAIM_AT, HEAD_SIZE + string.byte(raw, FRONT))

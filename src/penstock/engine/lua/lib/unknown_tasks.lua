@@ -11,7 +11,7 @@ local M = {}
 -- The last text that was read, and what it says. Both are kept from call to call: mostly the text is the same.
 local known_text, known_tasks
 
--- parse(text) → queue or * → task → true
+-- parse(text) → a table: queue or * → task → true.
 local function parse(text)
   local unknown = {}
   for queue, task in string.gmatch(text, '([^\31]+)\31([^\31]+)') do
@@ -21,12 +21,11 @@ local function parse(text)
   return unknown
 end
 
--- of_worker(worker) → queue or * → task → true: the tasks that this worker does not know; nothing if there are
--- none.
+-- of_worker(worker) → the tasks that this worker does not know, as parse() gives them; nothing if there are none.
 function M.of_worker(worker)
   if meta.uneven ~= '1' then return nil end
-  local set = call('HGET', keys.meta, 'skills' .. SEP .. worker)
-  local text = set and call('HGET', keys.meta, 'lacks' .. SEP .. set)
+  local skill_set = call('HGET', keys.meta, 'skills' .. SEP .. worker)
+  local text = skill_set and call('HGET', keys.meta, 'lacks' .. SEP .. skill_set)
   if not text then return nil end
   if text ~= known_text then
     local unknown = parse(text)

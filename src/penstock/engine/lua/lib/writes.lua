@@ -22,15 +22,13 @@ local stages
 
 function M.reset()
   stages = { {}, {}, {}, {}, {} }   -- stage → its commands in their order; also by key
-  -- One script may add an entry for a job with lanes and remove it again. Such writes are kept by member, until
-  -- flush().
+  -- One script may add an entry for a job with lanes and remove it again, so these are kept by member until flush().
   M.later = {}           -- key → member → score, or false to remove it
   M.timer_wakeups = {}   -- `scheduled`, `timers` or `openings` → the earliest time that was added to it
 end
 
 -- command(stage, command, key) → the pending command of this stage for this key, as a list: its name, the key and
--- what else it is given. `n` is the length of the list. Hot loops append to the list themselves, and set n when they
--- are done.
+-- its other arguments. `n` is the length of the list. Hot loops append to the list themselves, and set n at their end.
 function M.command(stage, command, key)
   local commands = stages[stage]
   local pending = commands[key]
@@ -42,7 +40,7 @@ function M.command(stage, command, key)
   return pending
 end
 
--- put(stage, command, key, first, second): gives one more value to this command, or two.
+-- put(stage, command, key, first, second): appends one argument or two to this command.
 local function put(stage, command, key, first, second)
   local pending = stages[stage][key] or M.command(stage, command, key)
   local n = pending.n + 1
@@ -54,7 +52,8 @@ local function put(stage, command, key, first, second)
   pending.n = n
 end
 
--- set_content(key, field, value): sets a field before the records are written; set() does so after them.
+-- Short forms of put(). set_content() sets a field of a hash before the records are written, and set() after them.
+
 local function set_content(key, field, value) put(1, 'HSET', key, field, value) end
 
 local function remove(key, member) put(3, 'ZREM', key, member) end
@@ -65,8 +64,8 @@ local function add(key, score, member) put(5, 'ZADD', key, score, member) end
 
 function M.set(key, field, value) put(5, 'HSET', key, field, value) end
 
--- add_later(key, score, member), remove_later(key, member): add and remove; of several for one member the last one
--- counts.
+-- add_later(key, score, member), remove_later(key, member): like add and remove, but of several writes of one member
+-- only the last one is made.
 function M.add_later(key, score, member)
   if not M.later[key] then M.later[key] = {} end
   M.later[key][member] = score
@@ -77,15 +76,14 @@ function M.remove_later(key, member)
   M.later[key][member] = false
 end
 
--- wake_timer_at(key, time): something in this index is due then. If nothing in it is due earlier, the timers get a
--- message.
+-- wake_timer_at(key, time): something in this index is due then. The timers get a message if nothing is due earlier.
 function M.wake_timer_at(key, time)
   if not M.timer_wakeups[key] or time < M.timer_wakeups[key] then M.timer_wakeups[key] = time end
 end
 
--- save(id, h, packed) → the record, once it is to be written: `packed`, or else what is made of the header. `h.bare`
--- is the record of a job that was held and is ready now: of such a record only HEAD and `seq` change, unless its batch
--- changed its priority.
+-- save(id, h, packed) → the record of this job, which will be written: `packed`, or else what is made of the header.
+-- If the job was held and is ready now, `h.bare` may be its record before: of that only HEAD and `seq` change, unless
+-- its batch changed its priority.
 function M.save(id, h, packed)
   if h.bare and h[PRIORITY] == h.kind[PRIORITY] then packed = record.shown_record(h.bare, READY_FRONT, h[SEQ]) end
   if not packed then
@@ -103,8 +101,8 @@ function M.save(id, h, packed)
   return packed
 end
 
--- leaving(key, n) → member → true: the members that this script removes from a sorted set. Nothing if there are n
--- of them, and none is of a job with lanes: then the caller knows which ones these are.
+-- leaving(key, n) → the members that this script removes from a sorted set, as member → true. Nothing if it
+-- removes n of them and none by remove_later(): then the caller knows them.
 function M.leaving(key, n)
   local removal, members_later = stages[3][key], M.later[key]
   local last = removal and removal.n or 2
@@ -117,8 +115,8 @@ function M.leaving(key, n)
   return members
 end
 
--- forget_cached_head(queue): `meta.headed` says that `heads` has a place of this queue, or an earlier one. It does so
--- no more when that place is removed or becomes a later one.
+-- forget_cached_head(queue): the place of this queue in `heads` is removed, or becomes a later one. So `meta` may not
+-- say any more that it is there (see lower_head in lib/enqueue_plain.lua).
 local function forget_cached_head(queue)
   if not meta.headed or string.sub(meta.headed, 1, #queue + 1) ~= queue .. SEP then return end
   set_content(keys.meta, 'headed', '')
@@ -139,7 +137,7 @@ local function head_score(member, queue)
   return priority and number and priority * HEAD_STEP + number or 0
 end
 
--- first_entries() → queue → the first of the members that this script adds to its line
+-- first_entries() → the first of the members that this script adds to `ready`, by queue.
 local function first_entries()
   local addition = stages[5][keys.ready]
   local firsts = {}
