@@ -40,6 +40,15 @@ function M.unpack_list(raw)
   return ok and type(list) == 'table' and list or {}
 end
 
+-- store_settings(name, limit, paused): this is set by hand for the lane. A limit of -1 is what jobs declare.
+function M.store_settings(name, limit, paused)
+  if limit < 0 and paused == 0 then
+    writes.delete(keys.limits, name)
+  else
+    writes.set(keys.limits, name, cmsgpack.pack({ limit, paused }))
+  end
+end
+
 -- row(lane, queue) → its row for this queue.
 function M.row(lane, queue)
   local row = lane.lines[queue]
