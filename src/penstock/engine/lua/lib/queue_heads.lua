@@ -1,9 +1,10 @@
 -- Finds the first jobs of all queues, for a worker that serves all. `heads` has a score for each queue with ready jobs:
 -- a place in line that no job of the queue precedes. Lines are opened in the order of these scores, and only if the
--- next job may be in them. So what one call reads does not depend on how many queues there are. A script that adds to a
--- line lowers its score (lib/writes.lua). Lease raises the scores of the lines that it opened to where they begin
--- afterwards, and removes the queues that are empty, paused or at their limit. A queue that goes on is put back by
--- finish.reopen_queues().
+-- next job may be in them. So what one call reads does not depend on how many queues there are.
+
+-- A script that adds to a line lowers its score (lib/writes.lua). Lease raises the scores of the lines that it opened
+-- to where they begin afterwards, and removes the queues that are empty, paused or at their limit. A queue that goes on
+-- is put back by finish.reopen_queues().
 
 local request = require 'request'
 local keys = require 'keys'

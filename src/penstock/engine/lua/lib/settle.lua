@@ -47,8 +47,11 @@ end
 
 -- claim_of(number) → what names the attempts of this worker's lease call with this number.
 function M.claim_of(number)
-  local claim = claims[number] or request.args[1] .. SEP .. number
-  claims[number] = claim
+  local claim = claims[number]
+  if not claim then
+    claim = request.args[1] .. SEP .. number
+    claims[number] = claim
+  end
   return claim
 end
 
@@ -76,7 +79,7 @@ end
 -- settle_one(verb, id, h, number, apply, at) → ok, cancelled or stale. If this attempt holds the job, apply(id, h,
 -- at) settles it, unless it is to be cancelled. A job that has completed is done all the same.
 local function settle_one(verb, id, h, number, apply, at)
-  local claim = claims[number] or M.claim_of(number)
+  local claim = M.claim_of(number)
   local word
   if not h then
     word = M.bury_if_unreadable(id, claim) and 'ok' or 'stale'
@@ -129,6 +132,30 @@ function M.settle_page(verb, width, apply, quick_header, kinds, settle_kind)
     end
   end
   return answers
+end
+
+-- take_back_one(verb, member, id, h, apply): see take_back.
+local function take_back_one(verb, member, id, h, apply)
+  local claim = string.sub(member, 1, -2 - #id)
+  if not h then
+    if not M.bury_if_unreadable(id, claim) then writes.remove(keys.leases, member) end
+  elseif h[STATE] ~= 'running' or h[CLAIM] ~= claim then
+    writes.remove(keys.leases, member)
+  elseif h[CANCELLING] == 1 then
+    M.end_cancelled(verb, id, h)
+  else
+    apply(id, h)
+  end
+end
+
+-- take_back(verb, members, apply): takes the jobs of these members of `leases` from their workers: apply(id, h) is
+-- called for each, unless it is to be cancelled. A member that stands for no running attempt is removed.
+function M.take_back(verb, members, apply)
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = jobs.last_part(member) end
+  local headers = jobs.read(ids)
+  lane_entry.fetch_lanes(headers, #ids)
+  for i, id in ipairs(ids) do take_back_one(verb, members[i], id, headers[i], apply) end
 end
 
 -- settle(verb, width, apply) → the same for a verb that reads all headers; and everything is written.

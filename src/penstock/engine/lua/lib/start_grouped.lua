@@ -105,17 +105,18 @@ end
 function M.start_alone(ids, records, from, owners)
   local sub, numbers, count, now, claim = string.sub, struct.unpack, #ids, request.now, M.claim
   local members, decoded, payloads = jobs.ready_members, jobs.decoded, M.far_payloads
-  local old_front, new_front = owners and OWNER_FRONT or READY_FRONT, nil
-  local label, form, form_to, kind, kind_from   -- of the job before; where its form ends, and where its kind began
-  local wait, n_alike = 0, 0                    -- how long the job before waited, and how many jobs waited so long
-  local n_removals, n_bytes, fence, i = ready_removals.n, picked_bytes, M.fence, from
+  local old_front = owners and OWNER_FRONT or READY_FRONT
+  local new_front                          -- how 256 new records in a row begin, up to the last byte of the fence
+  local label, form, form_to, kind, kind_from   -- of the job before; where its form ends and its kind began
+  local wait, n_alike = 0, 0               -- how long the job before waited, and how many jobs waited so long
+  local n_removals, n_picked, n_bytes, fence, i = ready_removals.n, picked, picked_bytes, M.fence, from
   while i <= count do
     local id, packed = ids[i], records[i]
     if not packed or #packed < SHORTEST_RECORD or sub(packed, 1, FRONT) ~= old_front or decoded[id] then break end
     if owners and jobs.rewritten[id] then break end   -- its lock was taken apart
     local since, size = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
     local to = form_to
-    if not form or sub(packed, FORM_AT, to) ~= form then
+    if not form or sub(packed, FORM_AT, to) ~= form then   -- another form, and maybe another kind
       local label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, FORM_AT)
       if rare_size > 0 or (lane_size > 0) ~= owners then break end
       to = SHORTEST_RECORD + label_size + lane_size + (owners and ARRIVAL_SIZE or 0)
@@ -132,13 +133,13 @@ function M.start_alone(ids, records, from, owners)
         if not owners then form, form_to = kind.form, to end   -- the forms of owners differ in their locks
       end
     end
-    if #packed - to ~= size or size >= INLINE then
+    if #packed - to ~= size or size >= INLINE then   -- the payload is not part of the record
       if not record.payload_fits(#packed - to, size) then break end
       if payloads[id] == nil then fetch_payloads_from(ids, records, i) end
       if not payloads[id] then break end
     end
-    if picked > 0 and n_bytes + size > max_bytes then break end
-    picked = picked + 1
+    if n_picked > 0 and n_bytes + size > max_bytes then break end
+    n_picked = n_picked + 1
     n_bytes = n_bytes + size
     if now - since ~= wait then
       counters.measure('wait', kind[QUEUE], wait, n_alike)
@@ -153,7 +154,7 @@ function M.start_alone(ids, records, from, owners)
     records[i] = new_front .. bytes[low] .. claim .. sub(packed, BODY_AT)
     i = i + 1
   end
-  ready_removals.n, picked_bytes, M.fence = n_removals, n_bytes, fence
+  ready_removals.n, picked, picked_bytes, M.fence = n_removals, n_picked, n_bytes, fence
   if kind then
     counters.measure('wait', kind[QUEUE], wait, n_alike)
     add_run(kind, ids, records, kind_from, i - 1)
@@ -172,12 +173,12 @@ end
 local function find_laned(ids, records, from, front)
   local sub, numbers, count, decoded = string.sub, struct.unpack, #ids, jobs.decoded
   local sinces, sizes, kinds, specs, ends, far_ids, lane_names = {}, {}, {}, {}, {}, {}, {}
-  local form, lane_end   -- of the job before; no form if the next one has most likely another one
+  local form, lane_end   -- of the job before; without a form if the next job most likely has another one
   local i = from
   while i <= count do
     local packed = records[i]
     if not packed or #packed < SHORTEST_RECORD or sub(packed, 1, FRONT) ~= front or decoded[ids[i]] then break end
-    if not form or sub(packed, FORM_AT, lane_end) ~= form then
+    if not form or sub(packed, FORM_AT, lane_end) ~= form then   -- maybe another lane or kind
       local label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, FORM_AT)
       if lane_size == 0 or rare_size > 0 then break end
       local label_end = SHORTEST_RECORD + label_size
@@ -191,7 +192,7 @@ local function find_laned(ids, records, from, front)
     end
     local since, size = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
     local left = #packed - lane_end - ARRIVAL_SIZE
-    if left ~= size or size >= INLINE then
+    if left ~= size or size >= INLINE then   -- the payload is not part of the record
       if not record.payload_fits(left, size) then break end
       far_ids[#far_ids + 1] = ids[i]
     end
@@ -216,9 +217,9 @@ local function end_of_lane(laned, from)
   return last
 end
 
--- start_in_lane(ids, records, from, to, laned, lane, is_held) → the position after the jobs that it started. It starts
--- the jobs from one position to the other, which are of one kind and which this lane shows or holds, as long as the lane
--- has slots and the answer has room. It puts their new records into `records`.
+-- start_in_lane(ids, records, from, to, laned, lane, is_held) → the position after the jobs that it started. It
+-- starts the jobs from one position to the other, which are of one kind and which this lane shows or holds, as long as
+-- the lane has slots and the answer has room. It puts their new records into `records`.
 local function start_in_lane(ids, records, from, to, laned, lane, is_held)
   local sub, numbers, now, claim, payloads = string.sub, struct.unpack, request.now, M.claim, M.far_payloads
   local kind, lane_end, sinces, sizes = laned.kinds[from], laned.ends[from], laned.sinces, laned.sizes

@@ -26,17 +26,17 @@ local call = request.call
 
 local M = {}
 
-local NO_RESULT, STORED, NOT_KEPT = 0, 1, 2   -- values of RESULT: stored in `results`, or not kept
+local NO_RESULT, STORED, NOT_KEPT = 0, 1, 2   -- values of RESULT: none, in `results`, thrown away
 
--- By position in the page. The last three are only of jobs that are completed without a header.
+-- The jobs of the page, by position. The last three are only of jobs that are completed without a header.
 local ids, records
-local kinds           -- what jobs of one kind and one lease call have in common: see leased_kind
+local kinds           -- as leased_kind() makes them
 local specs           -- the lane that the job asks for, if it asks for one
 local form_ends       -- where the form ends in the record
 
-local lease_calls     -- call number → that call of lease: see lease_call_of
-local leased_kinds    -- all that are in `kinds`, each once
-local done_fronts     -- how records of done jobs begin: see done_front
+local lease_calls     -- call number → what lease_call_of() found out
+local leased_kinds    -- all that leased_kind() made
+local done_fronts     -- all that done_front() made
 local headers         -- id → header, of jobs that need one though their record is as lease left it
 local is_done         -- id → true; a job may be named twice in a page
 
@@ -83,8 +83,8 @@ local function leased_kind(lease_call, kind)
   return leased
 end
 
--- recognise_page() → the names of the lanes of all jobs that can be completed without a header. It finds these jobs,
--- and notes their kinds, specs and form_ends. The jobs of a batch mostly have the same form, up to the end of the lane.
+-- recognise_page() → the names of the lanes of all jobs that can be completed without a header. It finds these jobs
+-- and sets their kinds, specs and form_ends. A job mostly has the form of the job before, unless they ask for locks.
 local function recognise_page()
   local sub, numbers, args, fits = string.sub, struct.unpack, request.args, record.payload_fits
   local lane_names, n_names = {}, 0
@@ -93,7 +93,7 @@ local function recognise_page()
     local packed, number = records[i] or '', args[i * 3]
     local lease_call = lease_call_of(number, packed)
     if lease_call then
-      local form_at = lease_call.claim_end + BODY_SIZE
+      local form_at = lease_call.claim_end + BODY_SIZE   -- the byte before it
       local form_end = form_at + form_size + (spec and ARRIVAL_SIZE or 0)   -- nothing if the job has rare fields
       if not form or sub(packed, form_at + 1, form_at + form_size) ~= form then
         form_end = nil
@@ -138,8 +138,7 @@ local function done_front(result, run_size)
   return front
 end
 
--- keep_result(id, result, keep) → what the record says of this result, which is stored if the job is kept for any
--- time.
+-- keep_result(id, result, keep) → the value of RESULT, once the result is stored, if it is to be kept.
 local function keep_result(id, result, keep)
   if result == '' then return NO_RESULT end
   if keep == 0 then return NOT_KEPT end
@@ -150,15 +149,16 @@ end
 -- free_slots(lane, n): n of its slots are free again.
 local function free_slots(lane, n) lane.use = math.max(lane.use - n, 0) end
 
--- complete_kind(from, answers) → the position after the jobs from this one on that have the same leased kind. These
--- are done.
+-- complete_kind(from, answers) → the position after the jobs that it completed: this one, and those behind it that
+-- have the same leased kind.
 local function complete_kind(from, answers)
   local sub, args, free, finished_ids = string.sub, request.args, locks.free, transition.finished_ids
   local kind, event = kinds[from], grouped_moves.event_of('complete', kinds[from])
   local claim_prefix, keep, kept_until, event_ids = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event[6]
   local run_size = RUN_SIZE + #kind[CLAIM]
   local front_without_result = done_front(NO_RESULT, run_size)
-  local spec, forms, lane, slot_prefix, n_freed = nil, nil, nil, nil, 0   -- of the job before; lane if it had a slot
+  local forms   -- of locks that this queue uses
+  local spec, lane, slot_prefix, n_freed = nil, nil, nil, 0   -- of the job before; the lane if the job had a slot
   local n_records, n_leases, n_slots = new_records.n, lease_removals.n, slot_removals.n
   local n_finished, n_event_ids, n_ids, i = finished_additions.n, event[7], #finished_ids, from
   local n_before = n_ids
@@ -170,7 +170,7 @@ local function complete_kind(from, answers)
       if specs[i] ~= spec then
         if lane then free_slots(lane, n_freed) end
         spec, lane, n_freed = specs[i], nil, 0
-        forms = spec and lock_owners.forms(kind[QUEUE])
+        forms = forms or spec and lock_owners.forms(kind[QUEUE])
       end
       if spec and (lane or not free(spec, forms, id)) then   -- the owner of a lock has no entry in `holders`
         if not lane then

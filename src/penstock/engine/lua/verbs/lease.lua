@@ -59,14 +59,13 @@ local function read_queues()
   open_queues = names[1] ~= '*' and candidates.open_queues(names)
 end
 
--- first_ready() → the first jobs that are `ready` in the worker's queues, and whether there may be more of them.
+-- first_ready() → the first jobs that are ready in the worker's queues, and whether there may be more.
 local function first_ready()
   if open_queues then return candidates.in_order(open_queues, want) end
   return queue_heads.first_jobs(want)
 end
 
--- start_without_headers(ids, records, from, state) → the position after the jobs that lib/start_grouped.lua could
--- start.
+-- start_without_headers(ids, records, from, state) → the position after the jobs that lib/start_grouped.lua started.
 local function start_without_headers(ids, records, from, state)
   local at = from
   if state == 'ready' then
@@ -76,8 +75,8 @@ local function start_without_headers(ids, records, from, state)
   return start_grouped.start_laned(ids, records, at, state)
 end
 
--- start_with_headers(ids, records, from, state) → the position after the jobs that lib/start_each.lua dealt with:
--- this one and those behind it that have rare fields or no record, for which the other way is in vain.
+-- start_with_headers(ids, records, from, state) → the position after the jobs that were left to lib/start_each.lua:
+-- this one, and those behind it that certainly need a header, because they have rare fields or no record.
 local function start_with_headers(ids, records, from, state)
   local others, at = { ids[from] }, from + 1
   while at <= #ids and (not records[at] or record.has_rare_fields(records[at])) do
@@ -98,9 +97,8 @@ local function start(ids, state)
   end
 end
 
--- waiters_to_read(lane, n, n_lanes) → how many jobs of one queue a lane would show now at most, if n are wanted. A
--- single lane may give all; of several each gives one turn. A lane that limits nothing gives all turns of its share at
--- once.
+-- waiters_to_read(lane, n, n_lanes) → how many jobs of one queue may come from this lane, if n are wanted of so many
+-- lanes: all from a single lane; otherwise one turn or, if the lane has no limit, the whole turns that make its share.
 local function waiters_to_read(lane, n, n_lanes)
   if n_lanes == 1 then return n end
   local is_unlimited = lane.limit == math.huge and not lane.rate and lane.differs == ''
@@ -109,8 +107,8 @@ local function waiters_to_read(lane, n, n_lanes)
 end
 
 -- read_waiters(n, turn) → rows of members of `held`, and the length of the longest row. There is a row for each lane
--- that this call touched and each open queue in it: the jobs that the lane would show now. `queue` is its name; ids
--- begin at `id_at` in its members. No more rows are read once a turn of each makes n jobs.
+-- that this call touched and each open queue in it: the jobs that the lane would show now. `queue` is the name of the
+-- queue, and ids begin at `id_at` in the members. No more rows are read once a turn of each makes n jobs.
 local function read_waiters(n, turn)
   local rows, longest, left, n_lanes = {}, 0, n, #lanes.to_refill
   for _, name in ipairs(lanes.to_refill) do
@@ -131,8 +129,7 @@ local function read_waiters(n, turn)
   return rows, longest
 end
 
--- next_waiters(n) → up to n jobs of open queues that the lanes which this call touched would show now. Several lanes
--- take turns.
+-- next_waiters(n) → up to n jobs of open queues that lanes would show now. Several lanes take turns.
 local function next_waiters(n)
   local turn = #lanes.to_refill > 1 and lanes.MAX_SHOWN or n
   local rows, longest = read_waiters(n, turn)
@@ -201,9 +198,9 @@ function M.run()
   local ids, may_be_more = first_ready()
   start(ids, 'ready')
   if not may_be_more and not candidates.was_cut_short then
-    start_waiters()   -- behind all jobs that are shown
+    start_waiters()   -- they come after all jobs that are ready
   elseif may_be_more and #ids < want or next(lane_waiters.added) then
-    start_grouped.answer[2] = 1   -- too many queues to look at, or jobs that must wait, were before others
+    start_grouped.answer[2] = 1   -- not all queues were looked at, or some of the candidates have to wait
   end
 
   save_fence()
