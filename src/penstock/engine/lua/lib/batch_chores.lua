@@ -7,9 +7,9 @@
 local request = require 'request'
 local keys = require 'keys'
 local batches = require 'batches'
+local events = require 'events'
 local jobs = require 'jobs'
 local lane_entry = require 'lane_entry'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -51,7 +51,7 @@ function M.cancel(verb, b, reason)
   elseif b[B_CHORE] ~= '' then
     end_chore(b)
   end
-  transition.add_event(verb, b.id, batches.event_subject(b), reason)
+  events.add(verb, b.id, batches.event_subject(b), reason)
   return 'cancelled'
 end
 
@@ -64,7 +64,7 @@ function M.start_retry(verb, b)
   if b[B_DEAD] == 0 or M.is_cancelling(b) then return false end
   if b[B_PHASE] == 'ended' then batches.reopen(b) end
   M.begin(b, 'retry', '')
-  transition.add_event(verb, b.id, batches.event_subject(b))
+  events.add(verb, b.id, batches.event_subject(b))
   return true
 end
 

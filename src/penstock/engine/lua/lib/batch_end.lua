@@ -9,6 +9,7 @@ local meta = require 'meta'
 local record = require 'record'
 local batches = require 'batches'
 local create = require 'create'
+local events = require 'events'
 local jobs = require 'jobs'
 local transition = require 'transition'
 local writes = require 'writes'
@@ -35,7 +36,7 @@ local function free_id(b, purpose)
   local id = b.id .. '@' .. purpose .. '-' .. b[B_GENERATION]
   local existing = jobs.read({ id })[1]
   if existing and existing[CREATED] < b[B_CREATED] then   -- that of an earlier batch with the same id
-    id = id .. '-' .. transition.digits(b[B_CREATED])
+    id = id .. '-' .. writes.digits(b[B_CREATED])
     existing = jobs.read({ id })[1]
   end
   if not existing and not jobs.unreadable[id] then return id end
@@ -70,7 +71,7 @@ local function end_batch(b)
   writes.wake_timer_at(keys.chores, request.now + b[B_KEEP])
   transition.finished_ids[#transition.finished_ids + 1] = '{end}' .. b.id   -- see the key `waiting`
   b.member_finished = true
-  transition.add_event('end_batch', b.id, batches.event_subject(b), b[B_OUTCOME])
+  events.add('end_batch', b.id, batches.event_subject(b), b[B_OUTCOME])
   create_job(b, 'then')
   leave_parent(b)
 end

@@ -225,7 +225,7 @@ end
 
 -- Batches in messages.
 
--- event_subject(b) → what transition.add_event() takes as the header in an event about a batch.
+-- event_subject(b) → what events.add() takes as the header in an event about a batch.
 function M.event_subject(b)
   return { [STATE] = '', [TASK] = b[B_NAME], [QUEUE] = '', [FAILURES] = 0, [CRASHES] = 0 }
 end

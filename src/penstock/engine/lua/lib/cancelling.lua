@@ -3,6 +3,7 @@
 -- h is the header of a job.
 
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
 local messages = require 'messages'
@@ -23,7 +24,7 @@ local function flag(verb, id, h, reason)
   h[CANCELLING], h[REASON] = 1, reason
   writes.add(keys.cancels, 0, worker .. SEP .. id)
   writes.save(id, h)
-  transition.add_event(verb, id, h, 'cancelling')
+  events.add(verb, id, h, 'cancelling')
   unsent[#unsent + 1] = { worker, id }
 end
 

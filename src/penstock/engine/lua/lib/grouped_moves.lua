@@ -3,16 +3,16 @@
 
 local request = require 'request'
 local counters = require 'counters'
+local events = require 'events'
 local lanes = require 'lanes'
-local transition = require 'transition'
 
 local M = {}
 
--- event_of(verb, kind) → the group of this call's event that has the jobs of this kind: see transition.event_group().
+-- event_of(verb, kind) → the group of this call's event that has the jobs of this kind: see events.group_of().
 function M.event_of(verb, kind)
   local group = kind.group
   if not group then
-    group = transition.event_group(verb, kind[QUEUE], kind[TASK], verb == 'enqueue' and 0 or 1, '')
+    group = events.group_of(verb, kind[QUEUE], kind[TASK], verb == 'enqueue' and 0 or 1, '')
     kind.group = group
   end
   return group

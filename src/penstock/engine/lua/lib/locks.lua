@@ -115,7 +115,8 @@ function M.show_freed(names, from)
       break
     end
     local since, size, _, _, label_size, lane_size, rare_size = numbers(SINCE_TO_RARE, packed, SINCE_AT)
-    local label, lane_end = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size), SHORTEST_RECORD + label_size + lane_size
+    local label = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)
+    local lane_end = SHORTEST_RECORD + label_size + lane_size
     if rare_size > 0 or #packed < lane_end + ARRIVAL_SIZE then break end
     local arrival = numbers(TIME_FORMAT, packed, lane_end + 1)
     local low = arrival % 256

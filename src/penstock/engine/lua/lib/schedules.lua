@@ -32,7 +32,7 @@ function M.state_of(schedule)
   return state
 end
 
--- event_subject(state) → what transition.add_event() takes as the header in an event about a schedule.
+-- event_subject(state) → what events.add() takes as the header in an event about a schedule.
 function M.event_subject(state)
   return { [STATE] = '', [TASK] = state.task, [QUEUE] = state.queue, [FAILURES] = 0, [CRASHES] = 0 }
 end

@@ -6,6 +6,7 @@
 local keys = require 'keys'
 local batches = require 'batches'
 local counters = require 'counters'
+local events = require 'events'
 local jobs = require 'jobs'
 local lane_entry = require 'lane_entry'
 local lanes = require 'lanes'
@@ -33,7 +34,7 @@ function M.bury(verb, id, h)
   h.payload = nil
   for _, key in ipairs({ keys.payloads, keys.results, keys.attempts, keys.logs }) do writes.delete(key, id) end
   writes.add(keys.tombs, h[SINCE], id)
-  transition.add_event(verb, id, h)
+  events.add(verb, id, h)
   writes.save(id, h)
 end
 

@@ -18,13 +18,24 @@ local call = request.call
 
 local M = {}
 
-local stages
+local stages, known_digits
 
 function M.reset()
   stages = { {}, {}, {}, {}, {} }   -- stage → its commands in their order; also by key
+  known_digits = {}                 -- number → text
   -- One script may add an entry for a job with lanes and remove it again, so these are kept by member until flush().
   M.later = {}           -- key → member → score, or false to remove it
   M.timer_wakeups = {}   -- `scheduled`, `timers` or `openings` → the earliest time that was added to it
+end
+
+-- digits(n) → a time as text, made once: the server would make it anew for each job.
+function M.digits(n)
+  local text = known_digits[n]
+  if not text then
+    text = string.format('%.0f', n)
+    known_digits[n] = text
+  end
+  return text
 end
 
 -- command(stage, command, key) → the pending command of this stage for this key, as a list: its name, the key and

@@ -8,11 +8,11 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
 local lane_turns = require 'lane_turns'
 local lanes = require 'lanes'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -29,9 +29,7 @@ function M.run()
     writes.remove_later(keys.openings, name)
     lane_turns.show_waiters({ name }, 'admit')
     looked_at = looked_at + 1
-    local group = transition.last_group
-    local n_shown = group and group[7] or 0
-    if n_shown >= MAX_SHOWN then break end
+    if events.last_count() >= MAX_SHOWN then break end
   end
   finish.write_all()
   return { looked_at, jobs.first_score(keys.openings) or -1, request.now }

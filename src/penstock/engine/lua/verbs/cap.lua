@@ -10,9 +10,9 @@
 local request = require 'request'
 local keys = require 'keys'
 local counters = require 'counters'
+local events = require 'events'
 local finish = require 'finish'
 local queue_room = require 'queue_room'
-local transition = require 'transition'
 local call = request.call
 
 local M = {}
@@ -34,7 +34,7 @@ function M.run()
   call('HSET', keys.meta, 'settings', '1')
   call('HSET', keys.queues, queue, new_setting(setting, tonumber(max_running), tonumber(max_waiting)))
   local note = max_running ~= '' and max_running or 'max ' .. max_waiting
-  transition.event_groups[1] = { 'cap', queue, '', 0, note, {}, 0 }
+  events.add_plain('cap', queue, note)
   counters.became_ready[queue] = queue_room.count_ready(queue)
   finish.reopen_queues({ queue })
   finish.write_all()

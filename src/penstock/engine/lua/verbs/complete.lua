@@ -78,7 +78,7 @@ end
 local function leased_kind(lease_call, kind)
   local leased = { n = 0, waited = 0, group = false, unpack(kind, 1, FIELDS) }
   leased[CLAIM], leased[STARTED] = lease_call.claim, lease_call.started
-  leased.kept_until = transition.digits(request.now + kind[KEEP])
+  leased.kept_until = writes.digits(request.now + kind[KEEP])
   lease_call[kind], leased_kinds[#leased_kinds + 1] = leased, leased
   return leased
 end

@@ -10,9 +10,9 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -84,7 +84,7 @@ function M.run()
     answers[i] = 'stale'
     if h and h[COMPACT] == 0 then
       add_lines(id, args[1] .. SEP .. args[at], tonumber(args[at + 1]), cmsgpack.unpack(args[at + 2]))
-      transition.add_event('log', id, h)
+      events.add('log', id, h)
       answers[i] = 'ok'
     end
   end

@@ -12,8 +12,8 @@
 local request = require 'request'
 local keys = require 'keys'
 local batches = require 'batches'
+local events = require 'events'
 local finish = require 'finish'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -49,7 +49,7 @@ local function open(batch, parent, spec)
   writes.set_content(keys.batches, 'spec' .. SEP .. id, spec)
   writes.add_later(keys.chores, abandoned_at, 'abandon' .. SEP .. id)
   writes.wake_timer_at(keys.chores, abandoned_at)
-  transition.add_event('open_batch', id, batches.event_subject(batch))
+  events.add('open_batch', id, batches.event_subject(batch))
   finish.write_all()
 end
 

@@ -8,9 +8,9 @@
 -- event: pause_cron
 
 local request = require 'request'
+local events = require 'events'
 local finish = require 'finish'
 local schedules = require 'schedules'
-local transition = require 'transition'
 
 local M = {}
 
@@ -21,7 +21,7 @@ function M.run()
   if state.status == 'paused' then return 'paused' end
   state.status = 'paused'
   schedules.save(schedule, state)
-  transition.add_event('pause_cron', schedule, schedules.event_subject(state))
+  events.add('pause_cron', schedule, schedules.event_subject(state))
   finish.write_all()
   return 'ok'
 end

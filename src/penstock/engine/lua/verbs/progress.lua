@@ -7,9 +7,9 @@
 -- event: progress
 
 local request = require 'request'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
-local transition = require 'transition'
 local writes = require 'writes'
 
 local M = {}
@@ -20,7 +20,7 @@ function M.run()
   if not h or h[STATE] ~= 'running' or h[CLAIM] ~= worker .. SEP .. number then return 'stale' end
   h[PROGRESS] = progress
   writes.save(id, h)
-  transition.add_event('progress', id, h, progress)
+  events.add('progress', id, h, progress)
   finish.write_all()
   return h[CANCELLING] == 1 and 'cancelling' or 'ok'
 end

@@ -9,9 +9,9 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local schedules = require 'schedules'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -28,7 +28,7 @@ function M.run()
   for _, keeper in ipairs(keepers) do writes.remove(keys.keepers, keeper) end
   writes.delete(keys.crons, spec_field)
   writes.delete(keys.crons, state_field)
-  transition.add_event('remove_cron', schedule, schedules.event_subject(state))
+  events.add('remove_cron', schedule, schedules.event_subject(state))
   finish.write_all()
   return 'ok'
 end

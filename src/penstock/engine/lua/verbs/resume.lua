@@ -9,9 +9,9 @@
 local request = require 'request'
 local keys = require 'keys'
 local counters = require 'counters'
+local events = require 'events'
 local finish = require 'finish'
 local queue_room = require 'queue_room'
-local transition = require 'transition'
 local call = request.call
 
 local M = {}
@@ -22,7 +22,7 @@ function M.run()
   if not string.find(setting, '^paused') then return 'open' end
   local limits = string.sub(setting, #'paused' + 1)
   call('HSET', keys.queues, queue, limits)
-  transition.event_groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
+  events.add_plain('resume', queue, '')
   counters.became_ready[queue] = queue_room.count_ready(queue)
   finish.reopen_queues({ queue })
   finish.write_all()

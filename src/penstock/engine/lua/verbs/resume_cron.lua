@@ -8,9 +8,9 @@
 -- event: resume_cron
 
 local request = require 'request'
+local events = require 'events'
 local finish = require 'finish'
 local schedules = require 'schedules'
-local transition = require 'transition'
 
 local M = {}
 
@@ -23,7 +23,7 @@ function M.run()
   state.status = 'active'
   if state.due <= request.now then state.next, state.due = tonumber(next_nominal), tonumber(next_due) end
   schedules.save(schedule, state)
-  transition.add_event('resume_cron', schedule, schedules.event_subject(state))
+  events.add('resume_cron', schedule, schedules.event_subject(state))
   finish.write_all()
   return 'ok'
 end

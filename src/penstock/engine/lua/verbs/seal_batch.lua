@@ -9,8 +9,8 @@
 local request = require 'request'
 local keys = require 'keys'
 local batches = require 'batches'
+local events = require 'events'
 local finish = require 'finish'
-local transition = require 'transition'
 local writes = require 'writes'
 
 local M = {}
@@ -23,7 +23,7 @@ function M.run()
   batch[B_PHASE] = 'sealed'
   batches.touch(batch)
   writes.remove_later(keys.chores, 'abandon' .. SEP .. id)
-  transition.add_event('seal_batch', id, batches.event_subject(batch))
+  events.add('seal_batch', id, batches.event_subject(batch))
   finish.write_all()
   return batch[B_PHASE]   -- finish may have ended it
 end

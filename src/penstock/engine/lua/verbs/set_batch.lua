@@ -11,6 +11,7 @@
 local request = require 'request'
 local keys = require 'keys'
 local batches = require 'batches'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
 local lanes = require 'lanes'
@@ -50,7 +51,7 @@ function M.run()
   local lane = lanes.named(name)
   if priority then set_priority(b, lane, priority) end
   if limit then lanes.refill(lane) end
-  transition.add_event('set_batch', b.id, batches.event_subject(b))
+  events.add('set_batch', b.id, batches.event_subject(b))
   finish.write_all()
   return 'ok'
 end

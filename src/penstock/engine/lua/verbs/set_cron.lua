@@ -11,9 +11,9 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local schedules = require 'schedules'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
@@ -50,7 +50,7 @@ function M.run()
     if state.status == 'orphaned' then state.status = 'active' end
     writes.set(keys.crons, schedules.field('spec', schedule), spec)
     schedules.save(schedule, state)
-    transition.add_event('set_cron', schedule, schedules.event_subject(state), answer)
+    events.add('set_cron', schedule, schedules.event_subject(state), answer)
   end
   finish.write_all()
   return answer

@@ -10,9 +10,9 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local lanes = require 'lanes'
-local transition = require 'transition'
 local call = request.call
 
 local M = {}
@@ -39,7 +39,7 @@ function M.run()
   lanes.refill(lanes.named(name))
   local task = string.match(name, '^task:(.*)$')
   if task then remember_task(task, paused == 1) end
-  transition.event_groups[1] = { 'tune', '', '', 0, name, {}, 0 }
+  events.add_plain('tune', '', name)
   finish.write_all()
   return 'ok'
 end
