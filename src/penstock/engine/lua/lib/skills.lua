@@ -1,9 +1,9 @@
--- Skills: which tasks a live worker knows and which queues it serves. Workers with the same skills are in one set, which
--- is named by the hash of the skills. `skills` lists the workers of each set, and `meta` has the set of each worker. A
--- worker that names no tasks is in no set, and is given jobs of all tasks.
+-- Skills: which tasks a live worker knows and which queues it serves. Workers with the same skills are in one set,
+-- which is named by the hash of the skills. `skills` lists the workers of each set, and `meta` has the set of each
+-- worker. A worker that names no tasks is in no set, and is given jobs of all tasks.
 
 -- A set lacks a task that it does not know if a live worker of another set knows it for one of the same queues. Lease
--- leaves jobs of that task to the other worker (lib/known_jobs.lua). `meta` has what each set lacks, which is worked out
+-- leaves jobs of that task to the other worker (lib/known_jobs.lua). `meta` has what each set lacks. It is worked out
 -- anew only when a set comes or goes. While no set lacks anything, `uneven` is empty, and no script reads further.
 
 local request = require 'request'

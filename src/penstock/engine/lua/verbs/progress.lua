@@ -6,6 +6,8 @@
 -- returns: ok | cancelling | stale
 -- event: progress
 
+-- h is the header of a job.
+
 local request = require 'request'
 local finish = require 'finish'
 local jobs = require 'jobs'
