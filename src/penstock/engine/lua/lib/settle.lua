@@ -1,6 +1,6 @@
 -- Settling: a worker says how a page of its jobs ended, each by the attempt that holds it. An attempt that does not
 -- hold its job changes nothing. If it settled the job before, it gets its first answer again. No job affects the others
--- of the page.
+-- of the page. h is a header.
 
 local request = require 'request'
 local keys = require 'keys'

@@ -1,5 +1,5 @@
 -- Starts jobs one by one by their headers: those with rare fields, and those whose lane needs a closer look. Some of
--- them do not run, because they expired, have to wait for a lane, or are no jobs at all.
+-- them do not run, because they expired, have to wait for a lane, or are no jobs at all. h is a header.
 
 local request = require 'request'
 local keys = require 'keys'

@@ -14,10 +14,10 @@ local RENEWED_PAGE = 500   -- workers whose end is changed with one command
 -- alive_until(worker) → when its life ends unless it is renewed; 0 if it is not registered.
 local function alive_until(worker) return tonumber(call('ZSCORE', keys.workers, worker) or 0) end
 
--- is_silence(since) → was there a worker alive at that time that lost more than half of its life meanwhile, although
--- no worker was heard? Then either the server was away, so that no worker could renew, or all workers with lives so
--- short are dead. Workers that were dead by then do not count. Otherwise every pause between two calls of workers with
--- long lives would be a silence.
+-- is_silence(since) → no worker was heard since then: is that more than half of the life of a worker that was alive
+-- at that time? Then either the server was away, so that no worker could renew, or all workers with lives so short are
+-- dead. Workers that were dead by then do not count. Otherwise each pause between two calls of workers with long lives
+-- would be a silence.
 local function is_silence(since)
   local longest, from = 2 * (request.now - since), 0
   while true do
@@ -30,8 +30,8 @@ local function is_silence(since)
   end
 end
 
--- shorten_lives(): the clock was set back, so lives that were renewed before end too late. No life ends later from now
--- than a renewal would give. This looks at all workers, once for each step of the clock: 3,000 take a few milliseconds.
+-- shorten_lives(): the clock was set back, so the ends of lives in `workers` are too late. They become what a renewal
+-- would make them now. This looks at all workers, once for each step of the clock: 3,000 take a few milliseconds.
 local function shorten_lives()
   local rows = call('ZRANGE', keys.workers, '(' .. request.now, '(inf', 'BYSCORE', 'WITHSCORES')
   for from = 1, #rows, 2 * RENEWED_PAGE do

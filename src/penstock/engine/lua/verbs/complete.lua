@@ -7,7 +7,7 @@
 -- event: complete
 
 -- Most records are as lease left them. Such jobs are completed without a header. Those of one kind that one call leased
--- share what is worked out for the first of them.
+-- share what is worked out for the first of them. h is a header.
 
 local request = require 'request'
 local keys = require 'keys'

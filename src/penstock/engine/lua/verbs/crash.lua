@@ -7,6 +7,8 @@
 -- returns: per job: ok | cancelled | stale
 -- event: crash
 
+-- h is the header of a job.
+
 local request = require 'request'
 local lane_entry = require 'lane_entry'
 local settle = require 'settle'

@@ -8,6 +8,8 @@
 -- returns: per job: ok | stale
 -- event: log
 
+-- h is the header of a job.
+
 local request = require 'request'
 local keys = require 'keys'
 local events = require 'events'

@@ -6,6 +6,8 @@
 -- returns: ok | cancelling | stale
 -- event: progress
 
+-- h is the header of a job.
+
 local request = require 'request'
 local events = require 'events'
 local finish = require 'finish'

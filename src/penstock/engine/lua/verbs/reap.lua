@@ -10,6 +10,8 @@
 -- returns: how many jobs were taken back, 1 if there are more
 -- event: reap
 
+-- h is the header of a job.
+
 local request = require 'request'
 local keys = require 'keys'
 local finish = require 'finish'

@@ -1,10 +1,12 @@
--- release: running → ready | held, at the head of its line. Uses no attempt. Workers that stop do this.
+-- release: running → ready | held, at the head of its line. Uses no attempt. A stopping worker does this.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues attempts
 -- ARGV: worker, then per job: id, call number
 -- returns: per job: ok | cancelled | stale
 -- event: release
+
+-- h is the header of a job.
 
 local lane_entry = require 'lane_entry'
 local settle = require 'settle'

@@ -7,6 +7,8 @@
 -- returns: how many jobs it had, 1 if there are more
 -- event: release
 
+-- h is the header of a job.
+
 local request = require 'request'
 local finish = require 'finish'
 local jobs = require 'jobs'

@@ -6,6 +6,8 @@
 -- returns: per job: ok | cancelled | stale
 -- event: snooze
 
+-- h is the header of a job.
+
 local request = require 'request'
 local settle = require 'settle'
 local transition = require 'transition'

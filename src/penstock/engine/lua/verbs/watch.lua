@@ -5,6 +5,8 @@
 -- returns: per job: its state or missing, and if it has ended its record, result and failed attempts; '' for what is
 --          not there
 
+-- h is the header of a job.
+
 local request = require 'request'
 local keys = require 'keys'
 local jobs = require 'jobs'
@@ -13,7 +15,7 @@ local call = request.call
 
 local M = {}
 
--- watch(client, id, h) → the four values; the client gets a message if the job has not ended.
+-- watch(client, id, h) → the four values of the answer for this job. If it has not ended, the client gets a message.
 local function watch(client, id, h)
   if not h then return 'missing', '', '', '' end
   if jobs.waits(h) or h[STATE] == 'running' then

@@ -18,15 +18,13 @@ local call = request.call
 
 local M = {}
 
--- finished_members(b, after, limit) → up to `limit` entries of `roster`, of the members that finished after this
--- number.
+-- finished_members(b, after, limit) → up to `limit` entries of `roster`: the members that finished after this number.
 local function finished_members(b, after, limit)
   local from, to = '[' .. batches.numbered(b.id, after + 1, ''), '(' .. b.id .. SEP .. 'f' .. AFTER
   return call('ZRANGE', keys.roster, from, to, 'BYLEX', 'LIMIT', 0, limit)
 end
 
--- add_member(answer, entry) → how many bytes of record, result and attempts it added. A batch inside has none of
--- them.
+-- add_member(answer, entry) → how many bytes of record, result and attempts it added. A batch inside has none.
 local function add_member(answer, entry)
   local size, n = 0, #answer
   local number, id = string.match(entry, '^[^\31]*\31f\31(%d+)\31(.*)$')
