@@ -7,7 +7,7 @@ from another one.
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.errors import BadOption
 from penstock.model.durations import milliseconds
 from penstock.model.options import Queues, unknown
+from penstock.model.ownership import is_trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,17 @@ def _variable(name: str) -> str:
 
 
 def project_folder(start: Path) -> Path | None:
-    """That of the nearest pyproject.toml upward."""
-    return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
+    """That of the nearest pyproject.toml upward which nobody else can have put there: it may name code to import."""
+    return next((file.parent for file in _project_files(start) if is_trusted(file)), None)
+
+
+def foreign_project(start: Path) -> Path | None:
+    """The first pyproject.toml upward that is ignored because somebody else owns it or may write to it, if any is."""
+    return next((file for file in _project_files(start) if not is_trusted(file)), None)
+
+
+def _project_files(start: Path) -> Iterator[Path]:
+    return (file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file())
 
 
 def _project(start: Path) -> tuple[str, dict[str, Any]]:
