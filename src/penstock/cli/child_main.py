@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import click
 from msgspec.structs import astuple
 
 from penstock.app import Penstock
 from penstock.cli.exit_codes import CliError, code_of
 from penstock.cli.logs import configure_logging
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.engine import scripts
 from penstock.errors import PenstockError
 from penstock.server.urls import parse
@@ -122,7 +122,7 @@ def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, 
         worker.quota = setup.max_jobs or worker.quota
         hello = _hello(app, concurrency, setup)
     except (PenstockError, CliError) as error:
-        click.echo(f"Error: {error}", err=True)
+        echo(f"Error: {error}", err=True)
         ipc.send(sock, "failed", str(error))
         os._exit(code_of(error))
     scripts.load().kept()  # now, so that a spare takes a dead child's place at once

@@ -12,6 +12,7 @@ from penstock.cli.help import examples
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, mended
 from penstock.engine.transport.plain_commands import unavailable_on_error
@@ -95,7 +96,7 @@ def _print(report: dict[str, Any]) -> None:
     ]
     print_fields(fields)
     if not report["counts_checked"]:
-        click.echo("jobs were moving all the time: totals were not compared", err=True)
+        echo("jobs were moving all the time: totals were not compared", err=True)
     _print_findings("mended", report["fixed"])
     _print_findings("wrong", wrong)
     _print_findings("advice", report["advice"])
@@ -105,8 +106,8 @@ def _print_findings(title: str, findings: list[dict[str, Any]]) -> None:
     """Print what is wrong, where and what to do, up to a number of findings."""
     if not findings:
         return
-    click.secho(f"\n{title}", bold=True)
+    echo(f"\n{title}", bold=True)
     columns = ("rule", "subject", "text", "todo")
     print_table(columns, [[finding[name] for name in columns] for finding in findings[:_MAX_FINDINGS]])
     if len(findings) > _MAX_FINDINGS:
-        click.echo(f"and {len(findings) - _MAX_FINDINGS} more: -o json has all", err=True)
+        echo(f"and {len(findings) - _MAX_FINDINGS} more: -o json has all", err=True)
