@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from penstock.app import Penstock
@@ -25,7 +25,7 @@ class Target:
     """What --app, --url and --namespace say."""
 
     app: str | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  #: it may have a password
     namespace: str | None = None
 
     def open_app(self, hint: str = "") -> Penstock:

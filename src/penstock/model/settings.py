@@ -17,8 +17,11 @@ from penstock.model.durations import milliseconds
 from penstock.model.options import Queues, unknown
 from penstock.model.ownership import is_trusted
 
+#: What stands before the last @ of a URL, after the user's name if it has one.
+_PASSWORD: Final = re.compile(r"(://(?:[^:@/]*:)?).*@", re.DOTALL)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """Every setting of an app and its workers; times in ms."""
 
@@ -30,6 +33,12 @@ class Settings:
     queues: tuple[str, ...] = ("*",)
     job_log: str = "INFO"  #: from this level on, what is logged while a job runs is kept with it; OFF: only its log()
     lease: int = 30_000  #: life of a worker inside a program; it is renewed every third of it
+
+    def __repr__(self) -> str:
+        """All settings, but no password."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["url"] = self.url and _PASSWORD.sub(r"\1***@", self.url)
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 _PREFIX: Final = "PENSTOCK_"
