@@ -22,8 +22,9 @@ from penstock.cli.target import Target, run
 from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.errors import PenstockError, Unavailable
-from penstock.model.codec import HIDDEN, decode_any
+from penstock.model.codec import decode_any
 from penstock.model.options import queue_name
+from penstock.model.redaction import HIDDEN
 
 
 @click.group(cls=Group)

@@ -35,6 +35,7 @@ from penstock.worker.outcome import (
     Raised,
     Retried,
     describe_error,
+    hide_arguments,
     outcome_of,
     retry_policy,
 )
@@ -145,7 +146,8 @@ class Inline:
         try:
             value = _finish(self._with_middlewares(context, task, args, kwargs), task)
         except Exception as error:  # noqa: BLE001  (whatever the task raises)
-            return outcome_of(lease, error, retry_policy(task.options, envelope))
+            hide = hide_arguments(envelope, task.options.redact)
+            return outcome_of(lease, error, retry_policy(task.options, envelope), hide)
         finally:
             leave(token)
         try:

@@ -26,8 +26,9 @@ from penstock.worker.outcome import (
     Completed,
     Outcome,
     Released,
-    RetryPolicy,
     describe_error,
+    hide_arguments,
+    hide_nothing,
     outcome_of,
     retry_policy,
 )
@@ -72,7 +73,7 @@ class QueueLease:
 
     async def fail(self, error: BaseException) -> None:
         """The attempt failed: another follows, or it is buried, as its task says."""
-        await self._settle(outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease)))
+        await self._settle(self._stream.outcome_of(self._lease, error))
 
     async def release(self) -> None:
         """Back to the head of its line; no attempt used."""
@@ -99,7 +100,7 @@ class QueueLease:
     def _outcome_of_block(self, error: Exception | None) -> Outcome:
         try:
             if error is not None:
-                return outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease))
+                return self._stream.outcome_of(self._lease, error)
             return Completed(encode_result(self.result))
         except Exception as broken:  # noqa: BLE001  (whatever the result or the job's payload is, the job is settled)
             return Buried("result_not_storable" if error is None else "worker_error", describe_error(broken))
@@ -181,10 +182,12 @@ class QueueStream:
             del self._unsettled[lease.id]
             self._wake.set()
 
-    def retry_policy_of(self, lease: Lease) -> RetryPolicy:
+    def outcome_of(self, lease: Lease, error: BaseException) -> Outcome:
         """As its task says, or as for a task that says nothing."""
-        task = self._program.tasks.get(lease.ready.task)
-        return retry_policy(task.options if task else DEFAULT_OPTIONS, _envelope(lease))
+        task, envelope = self._program.tasks.get(lease.ready.task), _envelope(lease)
+        options = task.options if task else DEFAULT_OPTIONS
+        hide = hide_arguments(envelope, options.redact) if envelope else hide_nothing
+        return outcome_of(lease, error, retry_policy(options, envelope), hide)
 
     # Start and end
 

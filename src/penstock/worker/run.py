@@ -31,6 +31,7 @@ from penstock.worker.outcome import (
     Released,
     Snoozed,
     describe_error,
+    hide_arguments,
     outcome_of,
     retry_policy,
 )
@@ -115,11 +116,12 @@ class Runner:
         enter(running.context)
         try:
             return await self._call(running, task, envelope, args, kwargs)
-        except asyncio.CancelledError as error:
-            # Ours if we stopped it; else the task raised it by itself, and that is a failure like any other.
-            return Released() if running.is_stopped else outcome_of(lease, error, retry_policy(task.options, envelope))
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
-            return outcome_of(lease, error, retry_policy(task.options, envelope))
+            # Cancelled by us if we stopped it; else the task raised it by itself, and that is a failure like any other.
+            if isinstance(error, asyncio.CancelledError) and running.is_stopped:
+                return Released()
+            hide = hide_arguments(envelope, task.options.redact)
+            return outcome_of(lease, error, retry_policy(task.options, envelope), hide)
         finally:
             if running.context.unsent:
                 await running.context.flush()
