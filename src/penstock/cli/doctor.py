@@ -92,6 +92,7 @@ def _print(report: dict[str, Any]) -> None:
         ("replicas", settings.get("replicas")),
         ("jobs", report["jobs"]),
         ("workers", report["workers"]),
+        *([("sealed with", _keys(settings["keys"]))] if settings.get("keys") else []),
         ("audit", plural(len(wrong), "finding", "findings") if wrong else "clean"),
     ]
     print_fields(fields)
@@ -100,6 +101,10 @@ def _print(report: dict[str, Any]) -> None:
     _print_findings("mended", report["fixed"])
     _print_findings("wrong", wrong)
     _print_findings("advice", report["advice"])
+
+
+def _keys(keys: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({plural(number, 'value', 'values')})" for name, number in keys.items())
 
 
 def _print_findings(title: str, findings: list[dict[str, Any]]) -> None:

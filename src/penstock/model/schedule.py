@@ -120,6 +120,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
     overlap: Overlap
     header: Header
     payload: bytes
+    sealed_version: str = ""  #: the version before its arguments were sealed, which are never twice the same
 
     @property
     def rule(self) -> Rule:
@@ -133,7 +134,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
     @property
     def version(self) -> str:
         """The same for the same content, wherever it was written."""
-        return hashlib.sha256(pack(self)).hexdigest()[:16]
+        return self.sealed_version or hashlib.sha256(pack(self)).hexdigest()[:16]
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ class Settings:
 _PREFIX: Final = "PENSTOCK_"
 #: Variables that are no settings: of the embedded server, of any server, of the HTTP service, and of the tests.
 _OTHERS: Final = (
-    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL"),
+    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL", "KEYS"),
     *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
     "LONG",
 )

@@ -16,6 +16,7 @@ from penstock.model.codec import Envelope, decode_any, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
 from penstock.model.durations import milliseconds, show
 from penstock.model.options import TaskOptions, exception_name
+from penstock.model.payload_codec import Codecs
 from penstock.model.redaction import without_secrets
 from penstock.worker.tracebacks import trace_of
 
@@ -166,6 +167,24 @@ def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, hide: Hide,
 def _delay(value: object) -> int:
     """Checked again: it was when the error was made, but may have been changed since."""
     return milliseconds(int(value) / 1000, "delay")  # type: ignore[call-overload]
+
+
+def sealed(outcome: Outcome, codecs: Codecs, lease: Lease) -> Outcome:
+    """The outcome as it is stored; to be called after it was logged."""
+    task, job_id = lease.ready.task, lease.id
+    try:
+        match outcome:
+            case Completed(result) if result:
+                return Completed(codecs.seal("result", result, task, job_id))
+            case Retried(delay, reason, error):
+                described = codecs.seal_error(error, reason, task, job_id)
+                return Retried(delay, codecs.seal_reason(reason, "failed"), described)
+            case Buried(reason, error):
+                described = codecs.seal_error(error, reason, task, job_id)
+                return Buried(codecs.seal_reason(reason, "buried"), described)
+    except Exception as error:  # noqa: BLE001  (whatever a codec raises: nothing is stored that should have been sealed)
+        return Buried("not_sealed", describe_error(error))
+    return outcome
 
 
 def log_outcome(lease: Lease, outcome: Outcome) -> None:

@@ -31,6 +31,7 @@ from penstock.worker.outcome import (
     hide_nothing,
     outcome_of,
     retry_policy,
+    sealed,
 )
 from penstock.worker.retry_pause import RetryPause
 from penstock.worker.session import Session, about, cancel_all
@@ -115,6 +116,7 @@ class QueueLease:
     def _start_settling(self, outcome: Outcome) -> "asyncio.Task[str]":
         if self._settling is not None:
             raise StaleLease(f"job {self.id} is no longer held by this stream: it was settled, or is being settled")
+        outcome = self._stream.sealed(outcome, self._lease)
         self._settling = self._stream.settle(self, FinishedRun(self._worker, self._number, self.id, outcome))
         return self._settling
 
@@ -184,10 +186,20 @@ class QueueStream:
 
     def outcome_of(self, lease: Lease, error: BaseException) -> Outcome:
         """As its task says, or as for a task that says nothing."""
-        task, envelope = self._program.tasks.get(lease.ready.task), _envelope(lease)
+        task, envelope = self._program.tasks.get(lease.ready.task), self._envelope(lease)
         options = task.options if task else DEFAULT_OPTIONS
         hide = hide_arguments(envelope, options.redact) if envelope else hide_nothing
         return outcome_of(lease, error, retry_policy(options, envelope), hide)
+
+    def sealed(self, outcome: Outcome, lease: Lease) -> Outcome:
+        """The outcome as it is stored."""
+        return sealed(outcome, self._engine.codecs, lease) if self._engine.codecs else outcome
+
+    def _envelope(self, lease: Lease) -> Envelope | None:
+        try:
+            return open_envelope(self._engine.codecs.open_payload(lease.payload, lease.ready.task, lease.id))
+        except Exception:  # noqa: BLE001  (whatever is stored there, the job can still be taken by hand)
+            return None
 
     # Start and end
 
@@ -293,10 +305,3 @@ class QueueStream:
     def _cancel(self, job_id: str) -> None:
         if (lease := self._unsettled.get(job_id)) is not None:
             lease.job.cancelling = True
-
-
-def _envelope(lease: Lease) -> Envelope | None:
-    try:
-        return open_envelope(lease.payload)
-    except Exception:  # noqa: BLE001  (whatever is stored there, the job can still be taken by hand)
-        return None

@@ -16,9 +16,10 @@ from penstock.api.program import Program
 from penstock.api.task import Task
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
-from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
+from penstock.errors import BadArguments, PayloadTooLarge, PenstockError, UnknownKey
 from penstock.model.codec import Envelope, decode_any, encode_result, open_envelope
 from penstock.model.durations import show
+from penstock.model.payload_codec import CannotOpen, has_sealed_arguments
 from penstock.worker.executors.processes import Processes
 from penstock.worker.executors.threads import Threads, Work
 from penstock.worker.outcome import (
@@ -109,9 +110,14 @@ class Runner:
         if task is None:
             return await self._unknown_tasks.outcome(lease)
         try:
-            envelope = open_envelope(lease.payload)
+            if has_sealed_arguments(lease.payload) or self._engine.codecs.refuses_plain:
+                envelope = self._engine.codecs.open_envelope(lease.payload, task.name, lease.id)
+            else:
+                envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
-        except (msgspec.MsgspecError, BadArguments) as error:
+        except UnknownKey as error:
+            return await self._unknown_tasks.without_key(lease, error.key)
+        except (msgspec.MsgspecError, BadArguments, CannotOpen) as error:
             return Buried("undecodable", describe_error(error))
         enter(running.context)
         try:

@@ -16,6 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.read.lane_views import LaneViews
 from penstock.engine.read.listing import Filter, Listing
+from penstock.engine.read.sealed_keys import count_keys
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit import Finding as Broken
 from penstock.engine.repair.audit import audit
@@ -255,6 +256,18 @@ _TODO: Final = {
 }
 
 
+async def _sealed_keys(made: Doctor) -> AsyncIterator[Diagnosis]:
+    """Only if the app seals anything: all that is stored is looked at."""
+    codecs = made.engine.codecs
+    if not codecs:
+        return
+    made.server["keys"] = dict(sorted((await count_keys(made.engine)).items()))
+    for key, number in made.server["keys"].items():
+        if not codecs.knows(key):
+            text = f"{number:,} stored values are sealed with it, but this app does not have it"
+            yield Diagnosis("key", key, text, "give it to Sealed(keys), after the first, until no value needs it")
+
+
 # Who runs what
 
 
@@ -335,6 +348,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _schema,
     _kinds,
     _audit,
+    _sealed_keys,
     _unknown_tasks,
     _schedules,
     _lanes,

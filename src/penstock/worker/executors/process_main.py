@@ -28,6 +28,7 @@ from penstock.engine.record.record import read_running
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
 from penstock.model.codec import encode_result, open_envelope, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
+from penstock.model.payload_codec import Codecs
 from penstock.worker.executors.parent_death import watch_parent
 from penstock.worker.outcome import Hide, Raised, describe_error, hide_arguments, hide_nothing, names_of
 
@@ -84,6 +85,8 @@ def _frame(value: Any) -> bytes:
 
 class Parent:
     """The process's side of the socket: it reads one order, and answers to progress."""
+
+    codecs = Codecs("")  #: none: its worker seals what it says, and has opened its payload
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
