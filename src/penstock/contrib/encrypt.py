@@ -50,6 +50,7 @@ class Sealed:
         given = _from_environment() if keys is None else _checked(keys)
         self._keys = {key.header: key for key in (_Key(name, key) for name, key in given.items())}
         self._first = next(iter(self._keys.values()))
+        self._decrypts: dict[bytes, Callable[[bytes, bytes, bytes], bytes]] = {}  #: by name and prefix
         self.key_names = tuple(given)
         self.errors = errors
         self.logs = logs
@@ -61,19 +62,30 @@ class Sealed:
         return f"Sealed(keys={list(self.key_names)}, errors={self.errors}, logs={self.logs})"
 
     def seal(self, data: bytes, about: About) -> bytes:
-        prefix, cipher, nonce = *self._first.for_sealing(), os.urandom(_HALF)
-        sealed: bytes = cipher.encrypt(nonce, data, encode(about))
-        return self._first.header + prefix + nonce + sealed
+        key, nonce = self._first, os.urandom(_HALF)
+        # Threads may count a message twice or not at all, and a process that forks shares the derived key with its
+        # child. Neither matters, for this half of the nonce, which must not come twice, is drawn anew for each message.
+        if key.left <= 0:
+            key.derive()
+        key.left -= 1
+        start, encrypt = key.derived
+        return start + nonce + encrypt(nonce, data, encode(about))
 
     def open(self, data: bytes, about: About) -> bytes:
         """UnknownKey if it was sealed with another key; InvalidTag if it was changed or belongs to something else."""
-        at = 1 + data[0]
-        key = self._keys.get(data[:at])
+        at = 1 + data[0] + _HALF
+        decrypt = self._decrypts.get(data[:at]) or self._decrypt_of(data[:at])
+        return decrypt(data[at : at + _HALF], data[at + _HALF :], encode(about))
+
+    def _decrypt_of(self, start: bytes) -> Callable[[bytes, bytes, bytes], bytes]:
+        key = self._keys.get(start[:-_HALF])
         if key is None:
-            raise UnknownKey(key_of(data))
-        prefix, nonce = data[at : at + _HALF], data[at + _HALF : at + 2 * _HALF]
-        opened: bytes = key.for_opening(prefix).decrypt(nonce, data[at + 2 * _HALF :], encode(about))
-        return opened
+            raise UnknownKey(key_of(start))
+        if len(self._decrypts) >= MAX_DERIVED:
+            self._decrypts.clear()
+        decrypt: Callable[[bytes, bytes, bytes], bytes] = key.derivation.cipher(start[-_HALF:]).decrypt
+        self._decrypts[start] = decrypt
+        return decrypt
 
     def digest(self, data: bytes) -> bytes:
         """The same for the same data, as long as the first key is; without the key it tells nothing."""
@@ -81,35 +93,18 @@ class Sealed:
 
 
 class _Key:
-    """One key, and the ciphers of the keys that were derived from it."""
+    """One key, and the derived one that seals now."""
 
     def __init__(self, name: str, key: bytes) -> None:
         self.header = bytes([len(name)]) + name.encode()
         self.digest_key = hmac.digest(key, b"penstock digest", "sha256")
-        self._derivation = Derivation(key)
-        self._derived: dict[bytes, Any] = {}
-        self._current: tuple[bytes, Any] = b"", None
-        self._left = 0
+        self.derivation = Derivation(key)
+        self.derived: tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]  #: what values begin with, and their cipher
+        self.left = 0  #: messages that it may still seal
 
-    def for_sealing(self) -> tuple[bytes, Any]:
-        """The first half of the nonce, and the cipher that belongs to it.
-
-        Threads may count a message twice or not at all, and a process that forks shares them with its child. Neither
-        matters, for the half of the nonce that must not come twice is drawn anew for each message.
-        """
-        if self._left <= 0:
-            prefix = os.urandom(_HALF)
-            self._current, self._left = (prefix, self._derivation.cipher(prefix)), MAX_MESSAGES
-        self._left -= 1
-        return self._current
-
-    def for_opening(self, prefix: bytes) -> Any:
-        cipher = self._derived.get(prefix)
-        if cipher is None:
-            if len(self._derived) >= MAX_DERIVED:
-                self._derived.clear()
-            cipher = self._derived[prefix] = self._derivation.cipher(prefix)
-        return cipher
+    def derive(self) -> None:
+        prefix = os.urandom(_HALF)
+        self.derived, self.left = (self.header + prefix, self.derivation.cipher(prefix).encrypt), MAX_MESSAGES
 
 
 class Derivation:

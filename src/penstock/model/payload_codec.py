@@ -147,13 +147,8 @@ class Codecs:
 
     def open(self, kind: Kind, data: bytes, task: str, job_id: str) -> bytes:
         """The value again; UnknownKey if this process lacks the key, CannotOpen if the bytes are not what they were."""
-        found = _extension(data)
-        if found is None:
-            return data
-        about = About(self.namespace, task, job_id, kind)
-        while found is not None:
-            data = self._open_one(*found, about)
-            found = _extension(data)
+        while data[:1] in _FIRST_BYTES and (found := _extension(data)) is not None:
+            data = self._open_one(*found, About(self.namespace, task, job_id, kind))
         return data
 
     def _open_one(self, code: int, data: bytes, about: About) -> bytes:
@@ -345,8 +340,6 @@ def _name_of(code: int, data: bytes) -> str:
 
 def _extension(data: bytes) -> tuple[int, bytes] | None:
     """Code and contents, if the bytes are one extension of a codec and nothing else."""
-    if data[:1] not in _FIRST_BYTES:
-        return None
     try:
         match data[0]:
             case 0xC7:
@@ -358,6 +351,6 @@ def _extension(data: bytes) -> tuple[int, bytes] | None:
             case first:
                 start, length = 2, _FIXED_LENGTHS[first]
         code = data[start - 1]
-    except IndexError:
+    except LookupError:
         return None
     return (code, data[start:]) if code in _CODES and len(data) == start + length else None

@@ -173,15 +173,12 @@ def sealed(outcome: Outcome, codecs: Codecs, lease: Lease) -> Outcome:
     """The outcome as it is stored; to be called after it was logged."""
     task, job_id = lease.ready.task, lease.id
     try:
-        match outcome:
-            case Completed(result) if result:
-                return Completed(codecs.seal("result", result, task, job_id))
-            case Retried(delay, reason, error):
-                described = codecs.seal_error(error, reason, task, job_id)
-                return Retried(delay, codecs.seal_reason(reason, "failed"), described)
-            case Buried(reason, error):
-                described = codecs.seal_error(error, reason, task, job_id)
-                return Buried(codecs.seal_reason(reason, "buried"), described)
+        if type(outcome) is Completed:
+            return Completed(codecs.seal("result", outcome.result, task, job_id)) if outcome.result else outcome
+        if isinstance(outcome, Retried | Buried):
+            reason = codecs.seal_reason(outcome.reason, "failed" if isinstance(outcome, Retried) else "buried")
+            error = codecs.seal_error(outcome.error, outcome.reason, task, job_id)
+            return msgspec.structs.replace(outcome, reason=reason, error=error)
     except Exception as error:  # noqa: BLE001  (whatever a codec raises: nothing is stored that should have been sealed)
         return Buried("not_sealed", describe_error(error))
     return outcome
