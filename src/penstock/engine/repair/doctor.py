@@ -22,6 +22,7 @@ from penstock.engine.repair.audit import Finding as Broken
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.audit_lanes import miscounts
 from penstock.engine.repair.reconcile import reconcile
+from penstock.engine.repair.server_versions import weakness
 from penstock.engine.scripts import SCHEMA
 from penstock.engine.transport.error_policy import what_to_do
 
@@ -110,13 +111,18 @@ async def _server(made: Doctor) -> AsyncIterator[Diagnosis]:
         "memory": info.get("used_memory_human", ""),
         "idle_timeout": await _setting(client, "timeout"),
     }
-    for finding in (*_persistence(info), *_memory(info), *_replicas(info)):
+    for finding in (*_version(name, version), *_persistence(info), *_memory(info), *_replicas(info)):
         yield finding
     if made.server["idle_timeout"] not in {None, "0"}:
         seconds = made.server["idle_timeout"]
         yield Diagnosis(
             "timeout", "server", f"closes connections that are idle for {seconds} s", "set timeout 0 there", "advice"
         )
+
+
+def _version(name: str, version: str) -> list[Diagnosis]:
+    known = weakness(name, version)
+    return [] if known is None else [Diagnosis("version", f"{name} {version}", *known, "advice")]
 
 
 def _persistence(info: dict[str, Any]) -> list[Diagnosis]:
