@@ -20,6 +20,7 @@ NAMES = {
     "batches": {"Batch", "BatchStatus"},
     "watching": {"Event"},
     "workers": {"Worker"},
+    "payloads": {"PayloadCodec", "About"},
     "errors": {
         "PenstockError",
         "JobFailed",
@@ -31,6 +32,7 @@ NAMES = {
         "QueueFull",
         "PayloadTooLarge",
         "UnknownTask",
+        "UnknownKey",
         "BadArguments",
         "BadOption",
         "BatchNotFound",

@@ -53,6 +53,12 @@ PARTS = {
         "penstock.api.selection:Selection",
         "penstock.engine.read.dead_groups:DeadGroup",
     ],
+    "Codecs": [
+        "penstock.contrib.encrypt:Sealed",
+        "penstock.contrib.encrypt:Compressed",
+        "penstock.model.payload_codec:PayloadCodec",
+        "penstock.model.payload_codec:About",
+    ],
     "Testing": [
         "penstock.testing.sandbox:Sandbox",
         "penstock.testing.clock:Clock",
@@ -60,7 +66,7 @@ PARTS = {
     ],
 }
 ERRORS = "penstock.errors"
-USER_CREATED = {"Penstock", "Retry", "Snooze", "Bury"}  #: classes whose constructor is public
+USER_CREATED = {"Penstock", "Retry", "Snooze", "Bury", "Sealed", "Compressed"}  #: classes whose constructor is public
 MADE = "<!-- made from the source by tools/reference.py -->"
 
 

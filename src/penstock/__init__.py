@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SchemaMismatch,
         StaleLease,
         Unavailable,
+        UnknownKey,
         UnknownTask,
         UnsuitableServer,
     )
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from penstock.model.batch_state import BatchStatus
     from penstock.model.control_flow import Bury, Retry, Snooze
     from penstock.model.lanes import Lane
+    from penstock.model.payload_codec import About, PayloadCodec
     from penstock.worker.worker import Worker
 
 __all__ = [
+    "About",
     "Backoff",
     "BadArguments",
     "BadOption",
@@ -57,6 +60,7 @@ __all__ = [
     "JobNotFound",
     "JobStatus",
     "Lane",
+    "PayloadCodec",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
@@ -72,6 +76,7 @@ __all__ = [
     "Task",
     "Tick",
     "Unavailable",
+    "UnknownKey",
     "UnknownTask",
     "UnsuitableServer",
     "Worker",
@@ -80,6 +85,7 @@ __all__ = [
 
 #: name → module: imported with the first use, so that `penstock --help` costs no event loop and no Redis client
 _HOMES = {
+    "About": "penstock.model.payload_codec",
     "Backoff": "penstock.model.backoff",
     "BadArguments": "penstock.errors",
     "BadOption": "penstock.errors",
@@ -99,6 +105,7 @@ _HOMES = {
     "JobNotFound": "penstock.errors",
     "JobStatus": "penstock.api.job",
     "Lane": "penstock.model.lanes",
+    "PayloadCodec": "penstock.model.payload_codec",
     "PayloadTooLarge": "penstock.errors",
     "Penstock": "penstock.app",
     "PenstockError": "penstock.errors",
@@ -114,6 +121,7 @@ _HOMES = {
     "Task": "penstock.api.task",
     "Tick": "penstock.api.schedule",
     "Unavailable": "penstock.errors",
+    "UnknownKey": "penstock.errors",
     "UnknownTask": "penstock.errors",
     "UnsuitableServer": "penstock.errors",
     "Worker": "penstock.worker.worker",

@@ -28,6 +28,7 @@ from penstock.errors import BadOption, PenstockError, UnknownTask
 from penstock.model.durations import Duration, milliseconds
 from penstock.model.lanes import Lane, lane_name, lock_spec
 from penstock.model.options import Options, TaskOptions, queue_name, task_name, unknown
+from penstock.model.payload_codec import PayloadCodec, checked_codecs
 from penstock.model.schedule import CatchUp, Overlap, Rule, schedule_id
 from penstock.model.settings import Settings, load
 from penstock.server.urls import parse
@@ -77,7 +78,9 @@ class Penstock:
         queues: Iterable[str] | None = None,
         lease: Duration | None = None,
         job_log: str | None = None,
+        codec: PayloadCodec | Sequence[PayloadCodec] | None = None,
     ) -> None:
+        """`codec`: what is done to arguments and results before they are stored, such as encryption."""
         self.name = Keys(name).namespace
         if url is not None:
             parse(url)  # a bad URL raises here, not with the first job
@@ -95,6 +98,7 @@ class Penstock:
         self._client: Client | None = None
         self.search: float | None = None  #: seconds to look for a server, if not until the deadline
         self.program = Program(self.name, self.settings, lambda: self.client, QueueStream, lifespan)
+        self.program.codecs = checked_codecs(codec)
 
     def __repr__(self) -> str:
         return f"<Penstock {self.name}>"
@@ -457,7 +461,13 @@ class Penstock:
     def client(self) -> Client:
         """The connection to the server, made with the first use."""
         if self._client is None:
-            self._client = Client(self.name, self.settings.url, self.settings.deadline / 1000, search=self.search)
+            self._client = Client(
+                self.name,
+                self.settings.url,
+                self.settings.deadline / 1000,
+                search=self.search,
+                codecs=self.program.codecs,
+            )
         return self._client
 
     async def aclose(self) -> None:

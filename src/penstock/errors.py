@@ -7,6 +7,7 @@ PenstockError
 ├── QueueFull, PayloadTooLarge                  refused before anything was stored
 ├── UnknownTask, BadArguments, BadOption        wrong where it was written
 ├── BatchSealed
+├── UnknownKey                                  what is stored is sealed with a key that this program does not have
 ├── UnsuitableServer                            reached, but nothing should be stored there
 │   └── SchemaMismatch
 └── Unavailable                                 not reached within the deadline; sending again with the same id is safe
@@ -68,6 +69,14 @@ class BadOption(PenstockError, ValueError):
 
 class BatchSealed(PenstockError):
     """The batch takes no more members."""
+
+
+class UnknownKey(PenstockError):
+    """What is stored of a job is sealed with a key that this program does not have."""
+
+    def __init__(self, key: str, what: str = "it") -> None:
+        super().__init__(f"{what} is sealed with key {key!r}, which this program does not have")
+        self.key = key
 
 
 class UnsuitableServer(PenstockError):

@@ -13,8 +13,9 @@ import pytest
 from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.find_app import find_app
 from penstock.cli.options import duration
-from penstock.cli.output import clean, pad, span, width
+from penstock.cli.output import pad, span, width
 from penstock.cli.root import COMMANDS, main
+from penstock.model.printable import escaped
 from tests.cli.shell import Shell
 from tests.servers import Server, free_port, wait_for
 
@@ -246,7 +247,8 @@ print(*set(sys.modules) - before, file=sys.stderr)
     packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
     assert packages == {"click", "penstock"}
     assert {name for name in imported if name.startswith("penstock.")} == {
-        *("penstock.cli", "penstock.cli.root", "penstock.cli.exit_codes", "penstock.cli.help", "penstock.errors"),
+        *("penstock.cli", "penstock.cli.root", "penstock.cli.exit_codes", "penstock.cli.help", "penstock.cli.terminal"),
+        *("penstock.errors", "penstock.model", "penstock.model.printable"),
     }
     assert imported.isdisjoint(
         {"asyncio", "dataclasses", "importlib.metadata", "json", "logging", "socket", "subprocess"}
@@ -284,7 +286,7 @@ def test_an_app_is_told_apart_from_other_objects(tmp_path: Path, monkeypatch: py
 def test_tables_measure_what_a_terminal_shows_and_never_pass_on_control_characters() -> None:
     assert width("日本é") == 5
     assert pad("日本", 6) == "日本  "
-    assert clean("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
+    assert escaped("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
     assert [span(seconds) for seconds in (0.25, 3, 42, 300, 7200, 200_000)] == [
         "250 ms",
         "3.0 s",

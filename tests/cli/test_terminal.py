@@ -1,5 +1,6 @@
 """What only a terminal gets: a screen that changes, a bar, and a question before something is destroyed."""
 
+import json
 import os
 import pty
 import subprocess
@@ -67,3 +68,93 @@ def test_a_watched_batch_has_a_bar(shell: Shell) -> None:
     assert code == 5
     assert "\r\x1b[2K[####" in shown
     assert "nightly: 0 of 4 done, 0 running, 0 failed, 4 cancelled, ended" in shown
+
+
+HOSTILE = "\x1b[2J\x9b31m\u202ecod\u200b"
+ODD_JOBS = """
+import asyncio, json, os, sys
+import msgspec
+from penstock import Bury, current_job
+from penstock.engine.engine import NewBatch, NewJob
+from penstock.model.codec import Envelope, encode
+from penstock.model.header import Header
+from tasks import app
+
+HOSTILE = os.environ["HOSTILE"]
+
+@app.task(retries=0)
+async def shout(text: str) -> str:
+    job = current_job()
+    job.log(text)
+    await job.progress(1, 2, text)
+    raise ValueError(text)
+
+@app.task
+async def whisper(text: str) -> str:
+    return text
+
+async def main():
+    async with app:
+        engine = app.client.engine
+        # As another writer could store them: here such names are refused.
+        packed = encode(Envelope(msgspec.Raw(encode({"text": HOSTILE})), tags=[HOSTILE]))
+        header = Header(state="", task=shout.name, queue="odd" + HOSTILE, retries=0)
+        await engine.enqueue([NewJob("odd" + HOSTILE, header, packed)])
+        await engine.enqueue([NewJob("said", Header(state="", task=whisper.name, queue="mail"), packed)])
+        await engine.open_batch(NewBatch("batch" + HOSTILE, "name" + HOSTILE))
+        await app.run_until_idle()
+        await engine.register("worker" + HOSTILE, 60_000, json.dumps({"slots": 1, "host": HOSTILE}))
+
+asyncio.run(main())
+print("null")
+"""
+
+
+def test_nothing_that_a_job_or_another_writer_says_reaches_the_terminal_unescaped(shell: Shell) -> None:
+    shell.environment["HOSTILE"] = HOSTILE
+    shell.script(ODD_JOBS)
+    odd = f"odd{HOSTILE}"
+    commands = [
+        ["job", "ls"],
+        ["job", "show", odd],
+        ["job", "show", odd, "-t"],
+        ["job", "show", "said"],
+        ["job", "log", odd],
+        ["job", "cancel", odd],
+        ["dead", "ls"],
+        ["dead", "ls", "--jobs"],
+        ["dead", "show", odd],
+        ["batch", "ls"],
+        ["batch", "show", f"batch{HOSTILE}"],
+        ["workers"],
+        ["queue", "ls"],
+        ["events", "--since", "0", "--no-follow"],
+        ["doctor"],
+    ]
+    for command in commands:
+        for form in ("table", "json"):
+            _, shown = on_terminal(shell, *command, "-o", form)
+            plain = shown.replace("\r\n", "\n").replace("\x1b[1m", "").replace("\x1b[0m", "")
+            hidden = {char for char in plain if char != "\n" and not char.isprintable()}
+            assert not hidden, f"{command} -o {form}: {hidden}"
+            if "cancel" not in command and "doctor" not in command:
+                assert "cod" in plain, f"{command} -o {form} does not show it at all: {plain}"
+
+
+def test_the_log_of_a_worker_shows_what_its_jobs_say_with_codes(shell: Shell) -> None:
+    text = HOSTILE + "\ntwo lines"
+    (shell.folder / "tasks.py").write_text((shell.folder / "tasks.py").read_text() + SHOUTS)
+    for form in ("table", "json"):
+        shell.run("enqueue", "shout", json.dumps([text]))
+        _, log = shell.run("worker", "--burst", "-o", form)
+        assert {char for char in log if char != "\n" and not char.isprintable()} == set()
+        assert log.count("two lines") >= 2  # what it logs, and what it raises
+
+
+SHOUTS = """
+
+@app.task(retries=0)
+async def shout(text: str) -> None:
+    current_job().log(text)
+    raise ValueError(text)
+"""

@@ -279,3 +279,13 @@ def test_inline_runs_go_on_after_their_worker_was_retired(app: Penstock, sandbox
         (worker,) = asyncio.run(app.client.views.workers())
         app.client.engine.retire(worker.worker).sync()
         assert work.enqueue_sync().result_sync(timeout=0) == 1
+
+
+def test_an_error_does_not_tell_a_hidden_argument(app: Penstock, sandbox: Sandbox) -> None:
+    @app.task(retries=0, redact=["pin"])
+    def pay(pin: str) -> None:
+        raise ValueError(f"bad {pin}")
+
+    with sandbox.inline(raises=False):
+        job = pay.enqueue_sync("hunter2")
+    assert job.status_sync().attempts[-1].message == "bad [redacted]"

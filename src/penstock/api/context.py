@@ -13,6 +13,7 @@ from penstock.engine.answers import Lease
 from penstock.engine.transport.blocking import blocking
 from penstock.errors import PenstockError, StaleLease
 from penstock.model.codec import decode_any, open_envelope, storable
+from penstock.model.payload_codec import Codecs
 
 _current: contextvars.ContextVar["JobContext"] = contextvars.ContextVar("penstock_job")
 
@@ -25,6 +26,8 @@ log = logging.getLogger(JOB_LOGGER)
 
 class Reporter(Protocol):
     """Takes a job's progress: the engine; for a job in a process of its own, the worker."""
+
+    codecs: Codecs
 
     def progress(self, worker: str, job_id: str, number: int, progress: str, /) -> Any: ...
 
@@ -107,8 +110,13 @@ class JobContext(msgspec.Struct, eq=False):
     @property
     def arguments(self) -> dict[str, Any]:
         """By name, as plain data, for code that takes jobs by hand. A task gets them converted."""
-        arguments: dict[str, Any] = decode_any(bytes(open_envelope(self._lease.payload).args))
+        arguments: dict[str, Any] = decode_any(bytes(open_envelope(self.payload).args))
         return arguments
+
+    @property
+    def payload(self) -> bytes:
+        """Its arguments and the options that only workers need, as they were before they were sealed."""
+        return self._engine.codecs.open_payload(self._lease.payload, self.task, self.id)
 
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report how far the job is; StaleLease if this attempt no longer holds it.
@@ -116,7 +124,7 @@ class JobContext(msgspec.Struct, eq=False):
         Sent at most four times a second: the first report at once, then the latest one.
         """
         if self._is_due(_progress_text(done, total, message)):
-            self._check(await self._engine.progress(*self.claim, self._take_unsent()))
+            self._check(await self._engine.progress(*self.claim, self._sealed(self._take_unsent())))
 
     progress_sync = blocking(progress)
 
@@ -124,7 +132,7 @@ class JobContext(msgspec.Struct, eq=False):
         """Send progress that is not sent yet; errors are ignored."""
         if self.unsent:
             with suppress(Exception):
-                self._check(await self._engine.progress(*self.claim, self._take_unsent()))
+                self._check(await self._engine.progress(*self.claim, self._sealed(self._take_unsent())))
 
     def _is_due(self, text: str) -> bool:
         """Whether to send it now; if not, the sink reminds the job later."""
@@ -138,9 +146,12 @@ class JobContext(msgspec.Struct, eq=False):
         self._sent_at, text, self.unsent = time.monotonic(), self.unsent, ""
         return text
 
+    def _sealed(self, text: str) -> str:
+        return self._engine.codecs.seal_progress(text, self.task, self.id)
+
     async def report(self, text: str) -> str:
         """Send progress for a job in a process of its own; the answer is ok, cancelling or stale."""
-        word: str = await self._engine.progress(self._worker, self.id, self._number, text)
+        word: str = await self._engine.progress(self._worker, self.id, self._number, self._sealed(text))
         self.cancelling = self.cancelling or word == "cancelling"
         return word
 
@@ -150,6 +161,12 @@ class JobContext(msgspec.Struct, eq=False):
         if self._sink is not None:
             self._sink.line(self, "info", str(text))
         log.info("%s", text, extra=fields)
+
+    @property
+    def hides_errors(self) -> bool:
+        """Whether its errors are stored sealed, and its log is not."""
+        codecs = self._engine.codecs
+        return codecs.has("error") and not codecs.has("log")
 
     def keep(self, level: str, text: str) -> None:
         """Store a line that was logged while it ran."""

@@ -76,6 +76,7 @@ class Events:
         job: str | None = None,
     ) -> None:
         self._views = Views(engine)
+        self._codecs = engine.codecs
         self._stream = EventStream(engine.script_client)
         self._queue = None if queue is None else queue_name(queue)
         self._kinds = checked_kinds(kinds)
@@ -143,7 +144,10 @@ class Events:
     def _add(self, entry: Entry, first: int) -> None:
         for number, line in enumerate(entry.lines):
             if number >= first and self._wants(line):
-                fields = (line.verb, line.queue, line.task, line.job, line.attempt, line.note)
+                note = line.note
+                if line.verb == "progress":
+                    note = self._codecs.shown_progress(note, line.task, line.job)
+                fields = (line.verb, line.queue, line.task, line.job, line.attempt, note)
                 at = datetime.fromtimestamp(entry.at / 1000, UTC)
                 self._buffer.append(Event(f"{entry.id}/{number}", at, *fields))
 

@@ -13,7 +13,7 @@ from penstock.client.client import Client
 from penstock.engine.answers import Watched
 from penstock.engine.read.views import JobRecord, LogLine
 from penstock.engine.transport.blocking import blocking
-from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired
+from penstock.errors import BadOption, JobCancelled, JobFailed, JobNotFound, PenstockError, ResultExpired, UnknownKey
 from penstock.model.codec import decode_any, shown_arguments, tags_of
 from penstock.model.durations import Duration, instant, milliseconds, timeout_seconds
 from penstock.model.header import FINISHED, Attempt, Header, State
@@ -110,7 +110,7 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             return Watched("missing", None, b"", [])
         if record.header.state not in FINISHED:
             raise TimeoutError(f"job {self.id} has not ended yet: it is {record.header.state}")
-        return Watched(record.header.state, record.header, record.result or b"", record.attempts)
+        return Watched(record.header.state, record.header, record.result or b"", record.attempts, record.closed)
 
     async def cancel(self) -> str:
         """The state it ended in, or `cancelling` for one that runs."""
@@ -167,11 +167,18 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             case "done" if header.result == 2 or (header.compact and header.result):
                 raise ResultExpired(f"job {self.id} is done, but its result is no longer kept (keep_result)")
             case "done":
+                if watched.closed is not None:
+                    raise _closed(self.id, watched.closed)
                 return self._decode(watched.result)
             case "cancelled":
                 raise JobCancelled(f"job {self.id} was cancelled: {header.reason}")
             case _:
                 raise JobFailed(_failed(self.id, header, watched.attempts))
+
+
+def _closed(job_id: str, error: PenstockError) -> PenstockError:
+    what = f"the result of job {job_id}"
+    return UnknownKey(error.key, what) if isinstance(error, UnknownKey) else PenstockError(f"{what}: {error}")
 
 
 def any_job(client: Client, job_id: str, *, created: bool = False, watched: Watched | None = None) -> Job[Any]:

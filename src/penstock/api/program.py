@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.context import JobContext
 from penstock.api.task import Task
 from penstock.client.client import Client
+from penstock.model.payload_codec import PayloadCodec
 from penstock.model.schedule import ScheduleSpec
 from penstock.model.settings import Settings
 
@@ -30,3 +31,4 @@ class Program:
     tasks: dict[str, Task[..., Any, Any]] = field(default_factory=dict)
     schedules: dict[str, ScheduleSpec] = field(default_factory=dict)
     middlewares: list[Middleware] = field(default_factory=list)
+    codecs: tuple[PayloadCodec, ...] = ()  #: what is done to arguments, results and texts before they are stored

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, TextIO
 
 from penstock.model.batch_state import BatchStatus
+from penstock.model.printable import escaped
 
 TERMINAL_INTERVAL: Final = 0.25  #: seconds between two updates
 LOG_INTERVAL: Final = 10.0
@@ -49,7 +50,7 @@ class Progress:
 
 def line(status: BatchStatus, running: int, rate: float) -> str:
     """Done, running, failed, rate, time left."""
-    parts = [f"{status.name or status.id}: {status.done:,} of {status.total:,} done", f"{running:,} running"]
+    parts = [f"{escaped(status.name or status.id)}: {status.done:,} of {status.total:,} done", f"{running:,} running"]
     parts.append(f"{status.dead:,} failed")
     if status.cancelled:
         parts.append(f"{status.cancelled:,} cancelled")

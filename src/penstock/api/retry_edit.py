@@ -34,10 +34,10 @@ def edit_of(task: Task[..., Any, Any] | None, record: JobRecord, arguments: Mapp
     if task is not None:
         call = task.call(**dict(arguments)) if named else task.call(*arguments)
         packed = open_envelope(call.job.payload).args
-        return Edit(_payload(record, packed), call.job.header.lanes, call.job.header.unique)
+        return Edit(_payload(record, packed), call.job.header.lanes, call.job.header.unique, task.name)
     if not named:
         raise BadArguments(f"{record.header.task} is not known here, so its arguments must be given by name")
-    return Edit(_payload(record, msgspec.Raw(encode(dict(arguments)))))
+    return Edit(_payload(record, msgspec.Raw(encode(dict(arguments)))), task=record.header.task)
 
 
 def _payload(record: JobRecord, packed: msgspec.Raw) -> bytes:

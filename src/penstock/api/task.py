@@ -70,7 +70,7 @@ class Task(Generic[P, R, T]):
         self.function = function
         self.name = name
         self.options = options
-        self.signature: Signature = base.signature if base else Signature(function, name)
+        self.signature: Signature = base.signature if base else Signature(function, name, options.redact)
         self.is_async = inspect.iscoroutinefunction(function)
         self._client = client
         self._decode = self.signature.decode_result

@@ -13,6 +13,7 @@ from penstock.cli.help import Group, examples
 from penstock.cli.options import duration, with_target
 from penstock.cli.output import Printer, Row, print_fields
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.engine import NewBatch
 from penstock.model.batch_state import BatchStatus
@@ -44,7 +45,7 @@ def ls(target: Target, printer: Printer, *, only_open: bool) -> None:
 
     batches = target.run(read)
     if not batches:
-        click.echo("no batches", err=True)
+        echo("no batches", err=True)
     printer.print_rows([_row(status) for status in batches], _COLUMNS)
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import click
 
 from penstock.cli.options import output_option
+from penstock.cli.terminal import echo
 
 
 @click.command
@@ -23,10 +24,10 @@ def bench(url: str | None, jobs: int, output: str) -> None:
     # Imported by name: the command line and the benchmark are in one layer and may not import each other.
     throughput = importlib.import_module("penstock.bench")
     lateness = importlib.import_module("penstock.bench.lateness")
-    report = partial(click.echo, err=True)
+    report = partial(echo, err=True)
     rates = asyncio.run(throughput.run(url, jobs, report))
     delays = asyncio.run(lateness.run(url, report=report))
     if output == "json":
-        click.echo(json.dumps([asdict(measure) for measure in (*rates, *delays)]))
+        echo(json.dumps([asdict(measure) for measure in (*rates, *delays)]))
     else:
-        click.echo(f"{throughput.table(rates)}\n\n{lateness.table(delays)}")
+        echo(f"{throughput.table(rates)}\n\n{lateness.table(delays)}")

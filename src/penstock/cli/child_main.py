@@ -4,7 +4,6 @@ It imports the app, says so, and waits until the supervisor has a use for it. Wh
 """
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -12,18 +11,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import click
 from msgspec.structs import astuple
 
 from penstock.app import Penstock
 from penstock.cli.exit_codes import CliError, code_of
 from penstock.cli.logs import configure_logging
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.engine import scripts
 from penstock.errors import PenstockError
 from penstock.server.urls import parse
@@ -64,15 +63,16 @@ class Inbox:
 
 
 def main() -> None:
-    setup = ChildSetup(**json.loads(sys.argv[1]))
-    tie_to_parent(setup.parent)
+    parent, socket_file, shared_file = map(int, sys.argv[1:])
+    tie_to_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that jobs start would inherit
-    sock = socket.socket(fileno=setup.socket)
-    inbox = Inbox(threading.Event(), [])
-    ipc.listen(sock, inbox.receive, die)
+    sock = socket.socket(fileno=socket_file)
+    inbox, messages = Inbox(threading.Event(), []), ipc.receive(sock)
+    setup = _setup(messages)
+    ipc.listen(messages, inbox.receive, die)
     configure_logging(setup.level, setup.form)
-    app, worker, shared_state = _prepare(setup, sock)
+    app, worker, shared_state = _prepare(setup, sock, shared_file)
     inbox.go.wait()
     code = 0
     try:
@@ -104,12 +104,20 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, SharedState]:
+def _setup(messages: Iterator[list[Any]]) -> ChildSetup:
+    """What the supervisor sends first."""
+    message = next(messages, None)
+    if message is None:
+        die()  # the supervisor is gone
+    return ChildSetup(**message[1])
+
+
+def _prepare(setup: ChildSetup, sock: socket.socket, shared_file: int) -> tuple[Penstock, Worker, SharedState]:
     """Import the app and send what it is; if that fails, this process ends with an exit code that says why."""
     try:
         app = Target(setup.app, setup.url, setup.namespace).import_app()
         concurrency = setup.concurrency or app.settings.concurrency
-        shared_state = SharedState(setup.shared_state, slots_for(concurrency))
+        shared_state = SharedState(shared_file, slots_for(concurrency))
         heartbeat = SupervisedHeartbeat(shared_state, lambda *words: ipc.send(sock, *words))
         worker = Worker(
             app.program,
@@ -122,7 +130,7 @@ def _prepare(setup: ChildSetup, sock: socket.socket) -> tuple[Penstock, Worker, 
         worker.quota = setup.max_jobs or worker.quota
         hello = _hello(app, concurrency, setup)
     except (PenstockError, CliError) as error:
-        click.echo(f"Error: {error}", err=True)
+        echo(f"Error: {error}", err=True)
         ipc.send(sock, "failed", str(error))
         os._exit(code_of(error))
     scripts.load()  # now, so that a spare takes a dead child's place at once

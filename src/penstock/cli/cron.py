@@ -12,6 +12,7 @@ from penstock.cli.help import Group, examples
 from penstock.cli.options import full_name, with_target
 from penstock.cli.output import Printer, Row, ago, print_table
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.errors import ScheduleNotFound
 from penstock.model.options import guess
@@ -44,12 +45,12 @@ def ls(target: Target, printer: Printer, *, verbose: bool) -> None:
         printer.print_rows([_row(schedule) for schedule in schedules], ())
         return
     if not schedules:
-        click.echo("no schedules yet: @app.cron and @app.every make them when a worker starts", err=True)
+        echo("no schedules yet: @app.cron and @app.every make them when a worker starts", err=True)
         return
     columns = ("schedule", "state", "task", "when", "next", "made", "skipped", "last")
     print_table(columns, [_cells(schedule) for schedule in schedules])
     if not workers:
-        click.echo("no live workers: nobody makes these jobs until one is started (penstock worker)", err=True)
+        echo("no live workers: nobody makes these jobs until one is started (penstock worker)", err=True)
     if verbose:
         for schedule in schedules:
             _print_details(schedule)
@@ -68,7 +69,7 @@ def run_(target: Target, printer: Printer, ids: tuple[str, ...]) -> None:
         job = await schedule.run()
         return {"schedule": schedule.id, "job": job.id, "queued": not job.created}
 
-    _for_each(target, printer, ids, run_now, lambda row: click.echo(row["job"]))
+    _for_each(target, printer, ids, run_now, lambda row: echo(row["job"]))
 
 
 @cron.command(epilog=examples("penstock cron pause shop.tasks:report"))
@@ -155,15 +156,15 @@ def _next(schedule: ScheduleStatus) -> str | None:
 
 
 def _print_details(schedule: ScheduleStatus) -> None:
-    click.secho(f"\n{schedule.id}", bold=True)
+    echo(f"\n{schedule.id}", bold=True)
     jitter = f", jitter {schedule.jitter:g} s" if schedule.jitter else ""
     policy = f"catch up {schedule.catch_up}, overlap {schedule.overlap}{jitter}"
-    click.echo(f"  from {schedule.source}; {policy}; {schedule.waiting} waiting")
+    echo(f"  from {schedule.source}; {policy}; {schedule.waiting} waiting")
     for at in schedule.upcoming:
-        click.echo(f"  then  {in_zone(at, schedule.tz)}")
+        echo(f"  then  {in_zone(at, schedule.tz)}")
     for tick in schedule.history:
-        click.echo(f"  {tick.outcome:<8} {in_zone(tick.nominal, schedule.tz)}  {tick.job}")
+        echo(f"  {tick.outcome:<8} {in_zone(tick.nominal, schedule.tz)}  {tick.job}")
 
 
 def _print_state(row: Row) -> None:
-    click.echo(f"{row['schedule']}  {row['state']}" + ("" if row["changed"] else " (it was already)"))
+    echo(f"{row['schedule']}  {row['state']}" + ("" if row["changed"] else " (it was already)"))

@@ -26,8 +26,9 @@ from penstock.cli.filters import (
 from penstock.cli.help import Group, examples
 from penstock.cli.job_lists import print_jobs
 from penstock.cli.options import with_target
-from penstock.cli.output import Printer, Row, clean, plural, print_fields, print_json, print_table
+from penstock.cli.output import Printer, Row, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.read.dead_groups import MAX_GROUPS, DeadGroup, DeadGroups
 from penstock.errors import JobNotFound, PenstockError
@@ -66,12 +67,12 @@ def ls(target: Target, printer: Printer, choice: Choice | None, limit: int, curs
     if printer.is_json:
         print_json([_row(group) for group in groups[:limit]])
     elif not groups:
-        click.echo("no dead jobs", err=True)
+        echo("no dead jobs", err=True)
     else:
         print_table(_COLUMNS, [_cells(group) for group in groups[:limit]])
         if len(groups) > limit:
             more = "or more " if len(groups) == MAX_GROUPS else ""
-            click.echo(f"{plural(len(groups) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
+            echo(f"{plural(len(groups) - limit, f'{more}other', f'{more}others')}: --limit", err=True)
 
 
 @dead.command(epilog=examples("penstock dead show 3f2a91c07b5e", "penstock dead show GMhDvFiI8U01"))
@@ -215,7 +216,7 @@ def _for_each(
         return [{**row, verb: 0 if dry_run else await _change(client, row, verb)} for row in matches]
 
     rows = run(client, change)
-    printer.print_results(rows, lambda row: click.echo(f"{row['what']}  {row['matched']} match, {row[verb]} {verb}"))
+    printer.print_results(rows, lambda row: echo(f"{row['what']}  {row['matched']} match, {row[verb]} {verb}"))
     if question and not dry_run:
         report_left(number - sum(int(row[verb]) for row in rows), _BATCH_NOT_ENDED)
 
@@ -260,9 +261,7 @@ def _retry_edited(client: Client, app: Penstock | None, printer: Printer, names:
         await retry_edited(client, app.tasks if app else {}, names[0], kwargs or args)
         return {"what": names[0], "kind": "job", "matched": 1, "retried": 1}
 
-    printer.print_results(
-        [run(client, retry_one)], lambda row: click.echo(f"{row['what']}  retried with other arguments")
-    )
+    printer.print_results([run(client, retry_one)], lambda row: echo(f"{row['what']}  retried with other arguments"))
 
 
 def _row(group: DeadGroup) -> Row:
@@ -284,4 +283,4 @@ def _print_dead(row: Row) -> None:
     fields += [("died", job["finished"]), ("attempts", job["attempt"])]
     print_fields([*fields, ("error", f"{last['type']}: {last['message']}" if last else None)])
     if last and last["traceback"]:
-        click.echo("\n" + "\n".join(map(clean, last["traceback"].splitlines())))
+        echo("\n" + "\n".join(last["traceback"].splitlines()))

@@ -12,6 +12,7 @@ from penstock.cli.help import examples
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer, plural, print_fields, print_json, print_table
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, repaired
 from penstock.engine.transport.plain_commands import unavailable_on_error
@@ -91,22 +92,27 @@ def _print(report: dict[str, Any]) -> None:
         ("replicas", settings.get("replicas")),
         ("jobs", report["jobs"]),
         ("workers", report["workers"]),
+        *([("sealed with", _keys(settings["keys"]))] if settings.get("keys") else []),
         ("audit", plural(len(wrong), "finding", "findings") if wrong else "clean"),
     ]
     print_fields(fields)
     if not report["counts_checked"]:
-        click.echo("jobs were moving all the time: totals were not compared", err=True)
+        echo("jobs were moving all the time: totals were not compared", err=True)
     _print_findings("repaired", report["fixed"])
     _print_findings("wrong", wrong)
     _print_findings("advice", report["advice"])
+
+
+def _keys(keys: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({plural(number, 'value', 'values')})" for name, number in keys.items())
 
 
 def _print_findings(title: str, findings: list[dict[str, Any]]) -> None:
     """Print what is wrong, where and what to do, up to a number of findings."""
     if not findings:
         return
-    click.secho(f"\n{title}", bold=True)
+    echo(f"\n{title}", bold=True)
     columns = ("rule", "subject", "text", "todo")
     print_table(columns, [[finding[name] for name in columns] for finding in findings[:_MAX_FINDINGS]])
     if len(findings) > _MAX_FINDINGS:
-        click.echo(f"and {len(findings) - _MAX_FINDINGS} more: -o json has all", err=True)
+        echo(f"and {len(findings) - _MAX_FINDINGS} more: -o json has all", err=True)

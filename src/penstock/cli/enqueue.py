@@ -14,6 +14,7 @@ from penstock.cli.help import examples
 from penstock.cli.options import duration, full_name, with_target
 from penstock.cli.output import Printer, print_json
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.cli.workers import serves
 from penstock.client.client import Client
 from penstock.engine.answers import EnqueueAnswer
@@ -116,7 +117,7 @@ def _print_job(answer: EnqueueAnswer, printer: Printer) -> None:
         print_json(_as_json(answer, answer.state))
     else:
         _note_existing(answer)
-        click.echo(answer.id)
+        echo(answer.id)
 
 
 async def _warn_if_unserved(client: Client, answer: EnqueueAnswer, queue: str, printer: Printer) -> None:
@@ -128,17 +129,17 @@ async def _warn_if_unserved(client: Client, answer: EnqueueAnswer, queue: str, p
         if not any(serves(worker, queue) for worker in workers):
             hint = guess(queue, {name for worker in workers for name in worker.queues})
             text = f"no live worker serves queue {queue!r}: the job waits until one does"
-            click.echo(f"{text};{hint}" if hint else text, err=True)
+            echo(f"{text};{hint}" if hint else text, err=True)
 
 
 async def _wait(task: Task[..., Any, Any], answer: EnqueueAnswer, timeout: float, printer: Printer) -> None:
     if not printer.is_json:
         _note_existing(answer)
-        click.echo(f"job {answer.id}", err=True)
+        echo(f"job {answer.id}", err=True)
     try:
         value = await task.job(answer.id).result(timeout)
     except ResultExpired as error:
-        click.echo(str(error), err=True)
+        echo(str(error), err=True)
         value = _NO_RESULT
     except TimeoutError:
         raise CliError(await _timeout_text(task, answer, timeout), Exit.TIMED_OUT) from None
@@ -170,4 +171,4 @@ def _as_json(answer: EnqueueAnswer, state: str) -> dict[str, Any]:
 def _note_existing(answer: EnqueueAnswer) -> None:
     if answer.word != "created":
         what = "id" if answer.word == "exists" else "unique key"
-        click.echo(f"no new job: an earlier one, {answer.state}, has this {what}", err=True)
+        echo(f"no new job: an earlier one, {answer.state}, has this {what}", err=True)

@@ -3,14 +3,15 @@
 from contextlib import suppress
 
 import click
-import msgspec
 
 from penstock.api.events import Event, Events
 from penstock.cli.help import examples
 from penstock.cli.options import with_target
-from penstock.cli.output import Printer, clean, pad
+from penstock.cli.output import Printer, pad, print_json_line
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
+from penstock.model.printable import escaped
 
 
 @click.command(
@@ -61,11 +62,11 @@ def events(
 
 def _print(event: Event, printer: Printer) -> None:
     if printer.is_json:
-        click.echo(msgspec.json.encode(event))
+        print_json_line(event)
         return
     subject = event.job or event.queue
     attempt = f" #{event.attempt}" if event.attempt else ""
     note = f"  {event.note}" if event.note else ""
     task = f"  {event.task}{attempt}" if event.task else ""
     line = f"{event.at.astimezone():%H:%M:%S.%f}"[:-3] + f"  {pad(event.kind, 10)} {event.queue}  {subject}{task}{note}"
-    click.echo(clean(line))
+    echo(escaped(line))

@@ -12,6 +12,7 @@ from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.options import duration
 from penstock.cli.output import Printer, plural, print_json
 from penstock.cli.target import run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.model.header import STATES
 
@@ -105,14 +106,14 @@ def question_about(number: int, question: str) -> str:
 def report_left(number: int, why: tuple[str, str] | None) -> None:
     """Say how many jobs were left as they are, and why."""
     if number > 0 and why:
-        click.echo(plural(number, *why), err=True)
+        echo(plural(number, *why), err=True)
 
 
 def _print(row: dict[str, int], text: str, printer: Printer) -> None:
     if printer.is_json:
         print_json(row)
     else:
-        click.echo(text)
+        echo(text)
 
 
 def _progress(verb: str) -> ProgressCallback:

@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock.app import Penstock
 from penstock.cli.exit_codes import CliError, Exit
-from penstock.model.settings import load, project_folder
+from penstock.model.ownership import user_name
+from penstock.model.settings import foreign_project, load, project_folder
 
 _MAX_TRACEBACK_LINES = 8  #: enough for the place and the error
 
@@ -25,8 +26,17 @@ def _spec(spec: str | None, hint: str) -> str:
     spec = spec or load({}).app
     if not spec:
         text = "no app is named: give module:attr, or set app under [tool.penstock] in pyproject.toml or $PENSTOCK_APP"
-        raise _error(text + hint)
+        raise _error(text + hint + _ignored())
     return spec
+
+
+def _ignored() -> str:
+    """That a project was ignored, if one was."""
+    file = foreign_project(Path.cwd())
+    if file is None:
+        return ""
+    owner = user_name(file.stat().st_uid)
+    return f"; {file} was ignored, because others can write it: it belongs to user {owner}, and may name code to import"
 
 
 def _import(name: str) -> ModuleType:

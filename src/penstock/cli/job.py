@@ -17,12 +17,14 @@ from penstock.cli.filters import dry_run_option, run_on_matching, with_filter, y
 from penstock.cli.help import Group, examples
 from penstock.cli.job_lists import print_jobs, print_log, require_ids_or_filter, too_late_to_cancel
 from penstock.cli.options import duration, with_target
-from penstock.cli.output import Printer, Row, clean, plural, print_fields, print_table, span, unless_same
+from penstock.cli.output import Printer, Row, plural, print_fields, print_table, span, unless_same
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.errors import PenstockError, Unavailable
-from penstock.model.codec import HIDDEN, decode_any
+from penstock.model.codec import decode_any
 from penstock.model.options import queue_name
+from penstock.model.redaction import HIDDEN
 
 
 @click.group(cls=Group)
@@ -240,7 +242,7 @@ def _for_each(
     rows = run(client, work)
     for row in rows:
         if "error" in row:
-            click.echo(f"Error: {row['error']}", err=True)
+            echo(f"Error: {row['error']}", err=True)
     printer.print_results(rows if printer.is_json else [row for row in rows if "error" not in row], show, separator)
     if codes:
         click.get_current_context().exit(max(codes))
@@ -261,18 +263,18 @@ async def _read(client: Client, app: Penstock | None, handle: Job[Any]) -> Row:
 
 
 def _print_state(row: Row) -> None:
-    click.echo(f"{row['id']}  {row['state']}")
+    echo(f"{row['id']}  {row['state']}")
 
 
 def _print_status(row: Row, *, traceback: bool) -> None:
     print_fields((name, value) for name, value in _fields(row) if value)
     if row["attempts"]:
-        click.secho("\nattempts that did not succeed", bold=True)
+        echo("\nattempts that did not succeed", bold=True)
         print_table(
             ("#", "outcome", "started", "took", "worker", "error"), [_attempt(failure) for failure in row["attempts"]]
         )
     if traceback and row["attempts"]:
-        click.echo("\n" + "\n".join(map(clean, row["attempts"][-1]["traceback"].splitlines())))
+        echo("\n" + "\n".join(row["attempts"][-1]["traceback"].splitlines()))
 
 
 def _fields(row: Row) -> list[tuple[str, Any]]:

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import click
 import msgspec
 
 from penstock.api.events import JobEvents
 from penstock.api.job import JobStatus, missing, moment
 from penstock.api.selection import Choice, Selection
 from penstock.cli.exit_codes import CliError, Exit
-from penstock.cli.output import Printer, Row, ago, clean, plural, print_json, print_table, unless_same
+from penstock.cli.output import Printer, Row, ago, plural, print_json, print_json_line, print_table, unless_same
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.read.views import JobLog, LogLine
 from penstock.model.header import FINISHED
+from penstock.model.printable import escaped
 
 COLUMNS = ("id", "state", "task", "queue", "attempt", "since", "why")
 
@@ -60,18 +61,18 @@ def print_jobs(target: Target, printer: Printer, choice: Choice, limit: int | No
 
     printed, more = run(client, print_pages)
     if printer.is_json:
-        click.echo("]" if printed else "[]")
+        echo("]" if printed else "[]")
     elif not printed:
-        click.echo("no such jobs", err=True)
+        echo("no such jobs", err=True)
     elif more:
-        click.echo(f"there may be more: --limit, or --cursor {more}", err=True)
+        echo(f"there may be more: --limit, or --cursor {more}", err=True)
 
 
 def _print_page(page: Sequence[JobStatus], printer: Printer, *, first: bool) -> None:
     """Print a page as rows of a table, or as the next items of one JSON array."""
     if printer.is_json:
         for job in page:
-            click.echo(("[" if first else ",") + msgspec.json.encode(row_of(job)).decode())
+            print_json_line(row_of(job), "[" if first else ",")
             first = False
     elif page:
         print_table(COLUMNS, [_cells(job) for job in page], header=first)
@@ -89,7 +90,7 @@ async def _print_once(client: Client, printer: Printer, job_id: str) -> None:
         print_json([_line_row(line) for line in log.lines])
         return
     if not log.lines:
-        click.echo("it wrote no lines that are kept", err=True)
+        echo("it wrote no lines that are kept", err=True)
     _print_lines(log, 0, printer)
 
 
@@ -113,7 +114,7 @@ async def _require_job(client: Client, job_id: str) -> None:
 def _print_lines(log: JobLog, printed: int, printer: Printer) -> int:
     """Print the lines after those printed before; how many lines the job has written by now."""
     if log.gone > printed and not printer.is_json:
-        click.echo(f"({plural(log.gone - printed, 'line is', 'lines are')} no longer kept)", err=True)
+        echo(f"({plural(log.gone - printed, 'line is', 'lines are')} no longer kept)", err=True)
     for line in log.lines[max(printed - log.gone, 0) :]:
         _print_line(line, printer)
     return log.gone + len(log.lines)
@@ -121,11 +122,11 @@ def _print_lines(log: JobLog, printed: int, printer: Printer) -> int:
 
 def _print_line(line: LogLine, printer: Printer) -> None:
     if printer.is_json:
-        click.echo(msgspec.json.encode(_line_row(line)))
+        print_json_line(_line_row(line))
         return
     time = f"{moment(line.at).astimezone():%H:%M:%S.%f}"[:-3]
-    texts = [clean(text) for text in line.text.splitlines()] or [""]
-    click.echo(f"{time} #{line.attempt} {line.level:<7} " + "\n    ".join(texts))
+    texts = [escaped(text) for text in line.text.splitlines()] or [""]
+    echo(f"{time} #{line.attempt} {line.level:<7} " + "\n    ".join(texts))
 
 
 def _line_row(line: LogLine) -> Row:

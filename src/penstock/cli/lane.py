@@ -7,6 +7,7 @@ from penstock.cli.help import Group, examples
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer, Row, plural
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.read.lane_views import LaneStatus, LaneViews
 from penstock.model.lanes import lane_name, lock_spec
@@ -29,7 +30,7 @@ def ls(target: Target, printer: Printer) -> None:
     """List the lanes and locks that are in use, waited for, or set by hand."""
     lanes = target.run(lambda client: LaneViews(client.engine.script_client).every())
     if not lanes:
-        click.echo("no lanes: nothing that runs or waits has a lock or a lane", err=True)
+        echo("no lanes: nothing that runs or waits has a lock or a lane", err=True)
     printer.print_rows([_row(status) for status in lanes], _COLUMNS)
 
 
@@ -96,13 +97,13 @@ def _print(row: Row) -> None:
     paused = ", paused" if row["paused"] else ""
     if row["limit"] is None and not row["in_use"] and not row["waiting"]:
         other = "" if row["kind"] == "lock" else "; for a lock of this name use --lock"
-        click.echo(f"{row['kind']} {row['lane']}: not in use, so what the code says of it is not known{paused}{other}")
+        echo(f"{row['kind']} {row['lane']}: not in use, so what the code says of it is not known{paused}{other}")
         return
     limit = f"{row['in_use']} in use" + ("" if row["limit"] is None else f" of {row['limit']}")
-    click.echo(f"{row['kind']} {row['lane']}: {limit}, {plural(row['waiting'], 'waits', 'wait')}{paused}")
+    echo(f"{row['kind']} {row['lane']}: {limit}, {plural(row['waiting'], 'waits', 'wait')}{paused}")
     if row["rate"]:
-        click.echo(f"  rate {row['rate']}")
+        echo(f"  rate {row['rate']}")
     if row["conflict"]:
-        click.echo(f"  other code declares it differently: {row['conflict']}")
+        echo(f"  other code declares it differently: {row['conflict']}")
     for job in row.get("holders") or ():
-        click.echo(f"  held by job {job}")
+        echo(f"  held by job {job}")

@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from penstock.model.printable import escaped, escaped_json, escaped_lines
+
 _FIELDS: Final = ("job", "task", "attempt")
 _LEVEL_NAMES: Final = {"WARNING": "warn"}
 
@@ -20,15 +22,14 @@ def configure_logging(level: str, output: str = "table") -> None:
 
 
 class TextLines(logging.Formatter):
-    """Time, level, job and task, message. Newlines are escaped, so that a line is an event; a traceback follows."""
+    """Time, level, job and task, message. Control characters are escaped: a line is an event, a traceback follows."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = f"{datetime.fromtimestamp(record.created):%H:%M:%S.%f}"[:-3]  # noqa: DTZ006  (a person reads it here)
         level = _LEVEL_NAMES.get(record.levelname, record.levelname.lower())
         about = " ".join(str(value) for name in _FIELDS[:2] if (value := getattr(record, name, None)))
-        text = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{time} {level:<5} {about + ': ' if about else ''}{text}{trace}"
+        trace = f"\n{escaped_lines(self.formatException(record.exc_info))}" if record.exc_info else ""
+        return escaped(f"{time} {level:<5} {about + ': ' if about else ''}{record.getMessage()}") + trace
 
 
 class JsonLines(logging.Formatter):
@@ -45,4 +46,4 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(event, default=str, ensure_ascii=False)
+        return escaped_json(json.dumps(event, default=str, ensure_ascii=False))

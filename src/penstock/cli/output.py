@@ -11,6 +11,9 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.cli.terminal import echo
+from penstock.model.printable import escaped, escaped_json
+
 Row = Mapping[str, Any]
 
 
@@ -38,23 +41,32 @@ class Printer:
         else:
             for index, row in enumerate(rows):
                 if index and separator is not None:
-                    click.echo(separator)
+                    echo(separator)
                 show(row)
 
 
 def print_json(value: Any) -> None:
     """Print one line, or indented on a terminal."""
     encoded = msgspec.json.encode(value)
-    click.echo(json.dumps(json.loads(encoded), indent=2, ensure_ascii=False) if sys.stdout.isatty() else encoded)
+    if sys.stdout.isatty():
+        click.echo(escaped_json(json.dumps(json.loads(encoded), indent=2, ensure_ascii=False)))
+    else:
+        print_json_line(encoded)
+
+
+def print_json_line(value: Any, prefix: str = "") -> None:
+    """Print a value, or JSON in bytes, as one line also on a terminal: for output of one line per thing."""
+    encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    click.echo(prefix + escaped_json(encoded.decode()))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True) -> None:
     """Print columns as wide as their widest cell, numbers right-aligned."""
     title, *lines = table_lines(columns, rows)
     if header:
-        click.secho(title, bold=True)
+        echo(title, bold=True)
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -80,7 +92,7 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     cells = [(name, format_cell(value)) for name, value in fields]
     name_width = max(width(name) for name, _ in cells)
     for name, text in cells:
-        click.echo(f"{click.style(pad(name, name_width), bold=True)}  {text}")
+        click.echo(f"{click.style(pad(name, name_width), bold=True)}  {escaped(text)}")
 
 
 def format_cell(value: Any) -> str:
@@ -93,13 +105,8 @@ def format_cell(value: Any) -> str:
         case datetime():
             return format_time(value)
         case list() | tuple():
-            return ",".join(map(str, value))
-    return clean(str(value))
-
-
-def clean(text: str) -> str:
-    """The text with control characters escaped, which would move the cursor or colour the terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+            return escaped(",".join(map(str, value)))
+    return escaped(str(value))
 
 
 def format_time(value: datetime) -> str:

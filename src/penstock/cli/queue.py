@@ -13,6 +13,7 @@ from penstock.cli.help import Group, examples
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer, Row, plural
 from penstock.cli.target import Target, run
+from penstock.cli.terminal import echo
 from penstock.cli.workers import serves
 from penstock.client.client import Client
 from penstock.engine.read.lane_views import LaneViews
@@ -39,7 +40,7 @@ def ls(target: Target, printer: Printer) -> None:
     """List all queues: how many jobs are in which state, and how many workers serve them."""
     rows = target.run(_rows)
     if not rows:
-        click.echo("no queues yet: nothing was enqueued here", err=True)
+        echo("no queues yet: nothing was enqueued here", err=True)
     printer.print_rows(rows, _COLUMNS)
 
 
@@ -149,7 +150,7 @@ def purge(target: Target, printer: Printer, name: str, *, dry_run: bool, yes: bo
 
 def _print_bounds(row: Row) -> None:
     running, waiting = (row["limit"], row["max_size"])
-    click.echo(f"{row['queue']}  runs {_at_most(running)} at once, {_at_most(waiting)} may wait")
+    echo(f"{row['queue']}  runs {_at_most(running)} at once, {_at_most(waiting)} may wait")
 
 
 def _at_most(number: int | None) -> str:
@@ -157,7 +158,7 @@ def _at_most(number: int | None) -> str:
 
 
 def _print_purged(row: Row) -> None:
-    click.echo(f"{row['queue']}  {plural(row['matched'], 'job', 'jobs')} waited, {row['cancelled']} cancelled")
+    echo(f"{row['queue']}  {plural(row['matched'], 'job', 'jobs')} waited, {row['cancelled']} cancelled")
 
 
 def _pause_tasks(
@@ -210,7 +211,7 @@ def _for_each(
 
 def _print(row: Row) -> None:
     state = "paused" if row["paused"] else "open"
-    click.echo(f"{row.get('queue') or row.get('task')}  {state}" + ("" if row["changed"] else " (it was already)"))
+    echo(f"{row.get('queue') or row.get('task')}  {state}" + ("" if row["changed"] else " (it was already)"))
 
 
 async def _rows(client: Client) -> list[Row]:

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from penstock.cli.exit_codes import CliError, Exit, code_of
 from penstock.cli.help import Group, examples
+from penstock.cli.terminal import echo
 from penstock.errors import PenstockError
 
 #: name → where its click command is, and its line in `penstock --help`
@@ -81,7 +82,7 @@ class LazyGroup(Group):
         try:
             return super().invoke(ctx)
         except (PenstockError, CliError) as error:
-            click.echo(f"Error: {error}", err=True)
+            echo(f"Error: {error}", err=True)
             ctx.exit(code_of(error))
         except KeyboardInterrupt:
             ctx.exit(Exit.INTERRUPTED)

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
-
-import click
 
 from penstock.app import Penstock
 from penstock.cli.find_app import find_app
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.model.settings import Settings, load
 from penstock.server.embedded.server import used_lately
@@ -26,7 +25,7 @@ class Target:
     """What --app, --url and --namespace say."""
 
     app: str | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  #: it may have a password
     namespace: str | None = None
 
     def open_app(self, hint: str = "") -> Penstock:
@@ -71,7 +70,7 @@ def note_embedded_server(url: str | None, *, always: bool = False) -> None:
     """Print a note that the server is the embedded one, for workers may be on another; not at every command."""
     parsed = parse(url)
     if parsed.kind == "embedded" and (always or not used_lately(parsed.path, _NOTE_INTERVAL)):
-        click.echo(f"on the embedded server in {parsed.path}", err=True)
+        echo(f"on the embedded server in {parsed.path}", err=True)
 
 
 def run(client: Client, work: Callable[[Client], Awaitable[T]]) -> T:

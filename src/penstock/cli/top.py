@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-import msgspec
 
 from penstock.api.job import moment
 from penstock.cli.help import examples
 from penstock.cli.options import duration, with_target
-from penstock.cli.output import Printer, plural, span, table_lines, width
+from penstock.cli.output import Printer, plural, print_json_line, span, table_lines, width
 from penstock.cli.target import Target, run
 from penstock.client.client import Client
 from penstock.engine.read.lane_views import LaneStatus
@@ -75,7 +74,7 @@ def top(target: Target, printer: Printer, interval: float, count: int | None, *,
 
 def _draw(sample: Sample, client: Client, printer: Printer, *, live: bool) -> None:
     if printer.is_json:
-        click.echo(msgspec.json.encode(_as_json(sample, client.engine.keys.namespace)))
+        print_json_line(_as_json(sample, client.engine.keys.namespace))
         return
     lines = list(_frame(sample, client))
     if live:

@@ -17,11 +17,13 @@ from penstock.cli.exit_codes import CliError, Exit, cannot_listen
 from penstock.cli.help import examples
 from penstock.cli.logs import configure_logging
 from penstock.cli.options import duration, with_target
-from penstock.cli.output import Printer, clean, pad, width
+from penstock.cli.output import Printer, pad, width
 from penstock.cli.signals import Signals
 from penstock.cli.target import Target, note_embedded_server
+from penstock.cli.terminal import echo
 from penstock.errors import BadOption
 from penstock.model.durations import show
+from penstock.model.printable import escaped
 from penstock.model.settings import concurrency as checked_concurrency
 from penstock.worker.supervisor.child import ChildSetup
 from penstock.worker.supervisor.health import serve_health
@@ -191,13 +193,13 @@ def _banner(plan: Plan, hello: dict[str, Any], *, quiet: bool) -> None:
         ("server", hello["server"]),
         *_capacity(hello["queues"], hello["concurrency"], plan.setup.lease, plan.processes),
     ]
-    click.secho(f"Penstock {version('penstock')} worker, process {os.getpid()}", bold=True, err=True)
+    echo(f"Penstock {version('penstock')} worker, process {os.getpid()}", bold=True, err=True)
     for name, text in lines:
-        click.echo(f"  {name:<10} {clean(text)}", err=True)
+        echo(f"  {name:<10} {escaped(text)}", err=True)
     name_width = max((width(name) for name, _ in hello["tasks"]), default=0)
     title = "tasks"
     for name, queue in hello["tasks"]:
-        click.echo(f"  {title:<10} {pad(clean(name), name_width)}  in {clean(queue)}", err=True)
+        echo(f"  {title:<10} {pad(escaped(name), name_width)}  in {escaped(queue)}", err=True)
         title = ""
     if not hello["tasks"]:
-        click.echo("  tasks      none: does the app's module import those that define them?", err=True)
+        echo("  tasks      none: does the app's module import those that define them?", err=True)

@@ -10,6 +10,7 @@ from penstock.cli.help import examples
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer, Row
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.client.client import Client
 from penstock.engine.read.views import Node, Run
 
@@ -33,11 +34,11 @@ def workers(target: Target, printer: Printer) -> None:
 
     rows = target.run(read)
     if not rows:
-        click.echo("no live workers: start one with penstock worker", err=True)
+        echo("no live workers: start one with penstock worker", err=True)
     printer.print_rows(rows, _COLUMNS)
     running: list[Row] = [{"worker": row["worker"], **run} for row in rows for run in row["runs"]]
     if running and not printer.is_json:
-        click.echo()
+        echo()
         printer.print_rows(running, _RUN_COLUMNS)
 
 

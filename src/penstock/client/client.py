@@ -1,7 +1,7 @@
 """One app's connection to its server: engine, views, producer and waiter on one endpoint, opened with the first use."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from penstock.client.producer import Producer
@@ -10,6 +10,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.read.views import Views
 from penstock.engine.transport.blocking import running_on_loop
 from penstock.errors import PenstockError
+from penstock.model.payload_codec import PayloadCodec
 from penstock.server.endpoint import Endpoint
 from penstock.server.urls import parse
 
@@ -27,6 +28,7 @@ class Client:
         *,
         search: float | None = None,
         test_clock: Callable[[], int] | None = None,
+        codecs: Sequence[PayloadCodec] = (),
     ) -> None:
         """`search`: seconds to look for a server, if not until the deadline."""
         # One search ends well before the deadline, so that the error says what really went wrong; then comes the next.
@@ -38,7 +40,7 @@ class Client:
             socket_timeout=deadline * 0.5,
             searches_once=search is not None,
         )
-        self.engine = Engine(self.endpoint, namespace, deadline=deadline, test_clock=test_clock)
+        self.engine = Engine(self.endpoint, namespace, deadline=deadline, test_clock=test_clock, codecs=codecs)
         self.views = Views(self.engine)
         self.producer = Producer(self.engine, deadline)
         self.waiter = Waiter(self.engine)

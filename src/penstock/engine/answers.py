@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.engine.record.record import Running, read_header, read_running
-from penstock.errors import QueueFull
+from penstock.errors import PenstockError, QueueFull
 from penstock.model.batch_state import BatchStatus, read_status
 from penstock.model.header import Attempt, Header
+from penstock.model.payload_codec import Codecs, may_be_sealed
 from penstock.model.schedule import ScheduleSpec, Standing, unpack, unpack_standing
 
 _history = msgspec.msgpack.Decoder(list[Attempt]).decode
@@ -86,6 +87,7 @@ class Watched(NamedTuple):
     header: Header | None
     result: bytes
     attempts: list[Attempt]
+    closed: PenstockError | None = None  #: why the result cannot be opened here; then a text is in its place
 
 
 class Chores(NamedTuple):
@@ -186,33 +188,40 @@ def read_pushed_lease(text: bytes) -> tuple[int, Leased]:
     return int(number), read_leased([b"ok", 0, job_id, record, payload])
 
 
-def read_watched(raw: list[bytes]) -> list[Watched]:
-    rows = zip(raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
-    return [_watched(state.decode(), *row) for state, *row in rows]
+def read_watched(ids: Sequence[str], codecs: Codecs, raw: list[bytes]) -> list[Watched]:
+    rows = zip(ids, raw[::4], raw[1::4], raw[2::4], raw[3::4], strict=True)
+    return [_watched(codecs, job_id, state.decode(), *row) for job_id, state, *row in rows]
 
 
-def _watched(state: str, header: bytes, result: bytes, attempts: bytes) -> Watched:
+def _watched(codecs: Codecs, job_id: str, state: str, header: bytes, result: bytes, attempts: bytes) -> Watched:
     """An unreadable outcome counts as missing, so that it does not hide the outcomes of other jobs."""
     try:
-        return Watched(state, read_header(header) if header else None, result, _history(attempts) if attempts else [])
+        found = read_header(header) if header else None
+        history = _history(attempts) if attempts else []
     except msgspec.MsgspecError:
         return Watched("missing", None, b"", [])
+    if found is None:
+        return Watched(state, None, result, history)
+    closed = None
+    if may_be_sealed(result):
+        result, closed = codecs.shown("result", result, found.task, job_id)
+    return Watched(state, found, result, codecs.shown_attempts(history, found.task, job_id), closed)
 
 
 def read_chores(raw: list[Any]) -> Chores:
     return Chores(int(raw[0]), int(raw[1]), int(raw[2]), bool(raw[3]))
 
 
-def read_watched_batch(raw: list[bytes]) -> WatchedBatch:
+def read_watched_batch(codecs: Codecs, raw: list[bytes]) -> WatchedBatch:
     if not raw[0]:
         return WatchedBatch(None, [], 0)
     rows = list(zip(*(raw[i::5] for i in range(1, 6)), strict=True))
-    members = [_member(int(row[0]), row[1].decode(), *row[2:]) for row in rows if not row[1].startswith(b"{")]
+    members = [_member(codecs, int(row[0]), row[1].decode(), *row[2:]) for row in rows if not row[1].startswith(b"{")]
     return WatchedBatch(read_status(raw[0]), members, int(rows[-1][0]) if rows else 0)
 
 
-def _member(number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
-    watched = _watched("missing", header, result if header else b"", attempts if header else b"")
+def _member(codecs: Codecs, number: int, job_id: str, header: bytes, result: bytes, attempts: bytes) -> Member:
+    watched = _watched(codecs, job_id, "missing", header, result if header else b"", attempts if header else b"")
     stored = watched.header
     return Member(number, job_id, watched._replace(state=stored.state) if stored else watched)
 

@@ -21,6 +21,7 @@ from penstock.model.batch_state import BatchSpec
 from penstock.model.batch_state import pack_spec as pack_batch
 from penstock.model.error_fingerprint import error_fingerprint
 from penstock.model.header import Header
+from penstock.model.payload_codec import Codecs, PayloadCodec
 from penstock.model.schedule import ScheduleSpec, Source, Ticks, job_of
 from penstock.model.schedule import pack as pack_spec
 from penstock.server.endpoint import Endpoint
@@ -65,6 +66,7 @@ class Edit(NamedTuple):
     payload: bytes
     lanes: list[str] | None = None
     unique: str = ""
+    task: str = ""
 
 
 _NONE: Final[Mapping[str, Edit]] = {}
@@ -90,8 +92,11 @@ class Engine:
         *,
         deadline: float = 5.0,
         test_clock: Callable[[], int] | None = None,
+        codecs: Sequence[PayloadCodec] = (),
     ) -> None:
         self.keys = Keys(namespace)
+        self.codecs = Codecs(namespace, codecs)
+        self._seals = self.codecs.has("arguments")
         self.script_client = ScriptClient(endpoint, self.keys, deadline=deadline, test_clock=test_clock)
         self._last_form: tuple[Header | None, bytes, bool] = None, b"", False
 
@@ -103,6 +108,8 @@ class Engine:
 
     def enqueue(self, jobs: Sequence[NewJob], behind: str = "") -> ScriptCall[list[EnqueueAnswer]]:
         """Store new jobs. `behind`: a job of the call sent just before, not answered yet, that must be stored first."""
+        if self._seals:
+            jobs = [self._sealed(job) for job in jobs]
         if len(jobs) == 1 and not behind:
             (job,) = jobs
             packed, plain = self._form_of(job.header)
@@ -116,6 +123,9 @@ class Engine:
             args.append(behind)
         read = partial(answers.read_placed, ids)
         return self.script_client.call("enqueue", tuple(args), read, fast_keys=plain, after_id=bool(behind))
+
+    def _sealed(self, job: NewJob) -> NewJob:
+        return NewJob(job.id, job.header, self.codecs.seal_payload(job.payload, job.header.task, job.id))
 
     def _forms(self, jobs: Sequence[NewJob]) -> tuple[list[bytes], bool]:
         """The packed headers, empty where one equals the one before; and whether all are plain and share one label."""
@@ -157,8 +167,11 @@ class Engine:
         for job_id in _page(ids):
             edit = edits.get(job_id)
             rest = _pack([edit.lanes, edit.unique]) if edit and edit.lanes is not None else b""
-            args += (job_id, edit.payload if edit else b"", rest)
+            args += (job_id, self._edited(edit, job_id) if edit else b"", rest)
         return self.script_client.call("revive", tuple(args), answers.read_words)
+
+    def _edited(self, edit: Edit, job_id: str) -> bytes:
+        return self.codecs.seal_payload(edit.payload, edit.task, job_id) if self._seals else edit.payload
 
     def transfer(self, ids: Sequence[str], queue: str) -> ScriptCall[list[str]]:
         """Move waiting jobs to another queue."""
@@ -260,7 +273,7 @@ class Engine:
 
     def watch(self, client: str, ids: Sequence[str]) -> ScriptCall[list[Watched]]:
         """Have a message sent to this client when these jobs finish; the answer has those that have finished."""
-        return self.script_client.call("watch", (client, *_page(ids)), answers.read_watched)
+        return self.script_client.call("watch", (client, *_page(ids)), partial(answers.read_watched, ids, self.codecs))
 
     # Cancelling and forgetting
 
@@ -303,6 +316,9 @@ class Engine:
         self, schedule: str, spec: ScheduleSpec, first: tuple[int, int], *, source: Source, worker: str = ""
     ) -> ScriptCall[str]:
         """Make or change a schedule; `first` is the nominal and the due time of its first tick from now."""
+        if self._seals:
+            payload = self.codecs.seal_payload(spec.payload, spec.task, f"{schedule}@")
+            spec = msgspec.structs.replace(spec, payload=payload, sealed_version=self.codecs.digest(spec.version)[:16])
         head = (schedule, source, worker, spec.version, spec.pace, spec.overlap)
         return self.script_client.call(
             "set_cron", (*head, spec.task, spec.queue, *first, pack_spec(spec)), bytes.decode
@@ -364,7 +380,7 @@ class Engine:
     ) -> ScriptCall[WatchedBatch]:
         """Have a message sent to this client when the batch ends; with `finished`, when one after `after` finishes."""
         return self.script_client.call(
-            "watch_batch", (client, batch, finished, after, room), answers.read_watched_batch
+            "watch_batch", (client, batch, finished, after, room), partial(answers.read_watched_batch, self.codecs)
         )
 
     # Repair

@@ -3,11 +3,12 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from penstock.errors import BadOption
 from penstock.model.durations import Duration, milliseconds
 
+MAX_DELAYS: Final = 100  #: in a list; each job carries its own
 Kind = Literal["exponential", "linear", "fixed"]
 Waits = tuple[str, int, int, bool] | tuple[int, ...]
 
@@ -71,6 +72,8 @@ def backoff(value: Backoff | Delays | Sequence[Duration]) -> Backoff | Delays:
         return value
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
         raise BadOption(f'backoff={value!r}: use Backoff("exponential", base="1s", cap="10m") or a list of delays')
+    if len(value) > MAX_DELAYS:
+        raise BadOption(f"backoff: {len(value):,} delays are too many, {MAX_DELAYS} is the limit; the last one repeats")
     return Delays(tuple(milliseconds(delay, "backoff") for delay in value))
 
 

@@ -16,13 +16,11 @@ from msgspec.structs import asdict
 from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
 from penstock.model.batch_state import BatchStatus
 from penstock.model.options import Options, unknown
+from penstock.model.redaction import redacted, without_secrets
 
 MAX_BYTES: Final = 2**20  #: bytes of a payload or a result
 _EXTRA: Final = "**"  #: the name under which **kwargs travel; no parameter can have it
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-HIDDEN: Final = "[redacted]"
-_SECRET = re.compile(r"passw|secret|token|authorization|api_?key|credential", re.IGNORECASE)
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder().decode
@@ -52,8 +50,9 @@ def only_arguments(packed: bytes) -> bytes:
 class Signature:
     """How one function's arguments become bytes and come back, planned once."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, redact: Collection[str] = ()) -> None:
         self.name = name
+        self._redact = redact
         self._function = function
         self.parameters = inspect.signature(function).parameters
         kinds = [(parameter.name, parameter.kind) for parameter in self.parameters.values()]
@@ -124,7 +123,7 @@ class Signature:
             packed = encode(bound)
             self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+            raise self._bad(error, lambda: bound) from None
         return packed
 
     def decode(self, packed: bytes | msgspec.Raw, status: str = "") -> tuple[list[Any], dict[str, Any]]:
@@ -132,15 +131,21 @@ class Signature:
         try:
             arguments = self._arguments().decode(packed)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+            raise self._bad(error, lambda: _decode_any(packed)) from None
         return self._for_call(arguments, status)
 
     def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments from JSON, converted by the annotations, as JSON has fewer types than msgpack."""
+        bound = self.bind(args, kwargs)
         try:
-            return self._for_call(msgspec.convert(self.bind(args, kwargs), self._struct()))
+            return self._for_call(msgspec.convert(bound, self._struct()))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise BadArguments(f"{self.name}{self._shown()}: {_reason(error)}") from None
+            raise self._bad(error, lambda: bound) from None
+
+    def _bad(self, error: Exception, make_values: Callable[[], Any]) -> BadArguments:
+        """What is wrong with arguments, without the values of those that are hidden."""
+        hide = without_secrets(make_values, self._redact)
+        return BadArguments(f"{self.name}{self._shown()}: {hide(_reason(error))}")
 
     def _for_call(self, arguments: msgspec.Struct, status: str = "") -> tuple[list[Any], dict[str, Any]]:
         values = asdict(arguments)
@@ -273,7 +278,7 @@ def shown_arguments(payload: bytes | None, redact: Collection[str] = ()) -> dict
         return None
     try:
         envelope = open_envelope(payload)
-        shown: dict[str, Any] = _redacted(_decode_any(envelope.args), {*redact, *envelope.redact})
+        shown: dict[str, Any] = redacted(_decode_any(envelope.args), {*redact, *envelope.redact})
     except (msgspec.MsgspecError, RecursionError):
         return {"": "(cannot be shown)"}
     return shown
@@ -284,17 +289,6 @@ def tags_of(payload: bytes | None) -> tuple[str, ...]:
         return tuple(open_envelope(payload).tags) if payload else ()
     except msgspec.MsgspecError:
         return ()
-
-
-def _redacted(value: Any, names: Collection[str]) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: HIDDEN if "*" in names or str(key) in names or _SECRET.search(str(key)) else _redacted(item, names)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_redacted(item, names) for item in value]
-    return value
 
 
 def _reason(error: Exception) -> str:

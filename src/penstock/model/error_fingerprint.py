@@ -21,7 +21,9 @@ _VARYING: Final = (
 
 
 def error_fingerprint(error: str, reason: str = "") -> str:
-    """The fingerprint of a stored error (JSON), or of the reason if there is no error."""
+    """The fingerprint of a stored error (JSON), or of the reason if there is no error; a sealed error has its own."""
+    if given := _given(error):
+        return given
     kind, message, trace = _parts(error)
     if not kind and not message:
         kind = reason
@@ -42,6 +44,13 @@ def own_frame(trace: str) -> str:
     frames: list[tuple[str, str]] = _FRAME.findall(trace)
     own = [frame for frame in frames if not _FOREIGN.search(frame[0])] or frames
     return f"{'/'.join(own[-1][0].split('/')[-2:])}:{own[-1][1]}" if own else ""
+
+
+def _given(error: str) -> str:
+    try:
+        return str(json.loads(error).get("fingerprint", "")) if '"fingerprint"' in error else ""
+    except (ValueError, AttributeError):
+        return ""
 
 
 def _parts(error: str) -> tuple[str, str, str]:

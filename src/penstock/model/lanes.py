@@ -7,9 +7,10 @@ from typing import Any, Final, Literal
 
 from penstock.errors import BadOption
 from penstock.model.durations import milliseconds
+from penstock.model.printable import CONTROLS, NOT_PRINTABLE
 
 MAX_LANES: Final = 16  #: locks and lanes of one job
-_FREE = re.compile(r"[^\x00-\x1f\x7f]{1,200}\Z")
+_FREE = re.compile(rf"[^{CONTROLS}]{{1,200}}\Z")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\Z")
 _SEPARATOR: Final = "\x1f"
 
@@ -67,7 +68,8 @@ def lock_spec(name: str) -> str:
 def lane_name(value: object, what: str) -> str:
     if not isinstance(value, str) or not _FREE.match(value) or not value.strip():
         shown = repr(value)
-        raise BadOption(f"{what}={shown if len(shown) < 60 else shown[:57] + '…'}: use 1 to 200 printable characters")
+        shown = shown if len(shown) < 60 else shown[:57] + "…"
+        raise BadOption(f"{what}={shown}: use 1 to 200 printable characters, no {NOT_PRINTABLE}")
     try:
         value.encode()
     except UnicodeEncodeError:

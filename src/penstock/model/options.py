@@ -15,14 +15,15 @@ from penstock.errors import BadOption
 from penstock.model.backoff import Backoff, Delays, backoff
 from penstock.model.durations import Duration, instant, milliseconds
 from penstock.model.lanes import MAX_LANES, Lane, check_cost, several_lanes, several_locks
+from penstock.model.printable import CONTROLS, NOT_PRINTABLE
 
 Executor = Literal["async", "thread", "process"]
 Failures = type[BaseException] | Sequence[type[BaseException]]
 
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,128}\Z")
-_TASK = re.compile(r"[^\s\x00-\x1f\x7f{}*]{1,200}\Z")
-_FREE = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
-_ID = re.compile(r"[^\s\x00-\x1f\x7f{}]{1,128}\Z")
+_TASK = re.compile(rf"[^\s{CONTROLS}{{}}*]{{1,200}}\Z")
+_FREE = re.compile(rf"[^{CONTROLS}]{{1,256}}\Z")
+_ID = re.compile(rf"[^\s{CONTROLS}{{}}]{{1,128}}\Z")
 
 
 class Options(TypedDict, total=False):
@@ -204,15 +205,13 @@ def _weighted(text: str) -> tuple[str, int]:
 
 def task_name(value: object) -> str:
     if not isinstance(value, str) or not _TASK.match(value):
-        raise BadOption(
-            f"name={_short(value)}: use up to 200 characters without spaces, braces, * and control characters"
-        )
+        raise BadOption(f"name={_short(value)}: use up to 200 characters without spaces, braces, * and {NOT_PRINTABLE}")
     return value
 
 
 def job_id(value: object) -> str:
-    if not isinstance(value, str) or not _ID.match(value) or not _encodable(value):
-        raise BadOption(f"id={_short(value)}: use up to 128 characters without spaces, braces and control characters")
+    if not isinstance(value, str) or not _ID.match(value):
+        raise BadOption(f"id={_short(value)}: use up to 128 characters without spaces, braces and {NOT_PRINTABLE}")
     return value
 
 
@@ -227,18 +226,9 @@ def template_fields(template: str) -> set[str]:
 
 def free_text(value: object, what: str) -> str:
     """A key that users choose freely: printable, not empty, not long."""
-    if not isinstance(value, str) or not _FREE.match(value) or not _encodable(value):
-        raise BadOption(f"{what}={_short(value)}: use 1 to 256 printable characters")
+    if not isinstance(value, str) or not _FREE.match(value):
+        raise BadOption(f"{what}={_short(value)}: use 1 to 256 printable characters, no {NOT_PRINTABLE}")
     return value
-
-
-def _encodable(value: str) -> bool:
-    """Whether UTF-8 can hold it: Python's texts may have lone surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def priority_of(value: object) -> int:

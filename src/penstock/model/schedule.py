@@ -20,6 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from penstock.errors import BadOption
 from penstock.model.durations import Duration, milliseconds, show
+from penstock.model.printable import CONTROLS, NOT_PRINTABLE
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["allow", "skip", "queue"]
@@ -40,7 +41,7 @@ NICKNAMES: Final = {
 
 _MAX_TEXT: Final = 200  #: characters of a rule
 _STEP: Final = timedelta(hours=12)  # no zone changes its offset and back within it
-_ID = re.compile(r"[^\s\x00-\x1f\x7f{}*]{1,90}\Z")
+_ID = re.compile(rf"[^\s{CONTROLS}{{}}*]{{1,90}}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
     queue: str
     form: bytes  #: the header of its jobs, packed: fields that only another version knows stay in it, as in a record
     payload: bytes
+    sealed_version: str = ""  #: the version before its arguments were sealed, which are never twice the same
 
     @property
     def rule(self) -> Rule:
@@ -133,7 +135,7 @@ class ScheduleSpec(msgspec.Struct, array_like=True, frozen=True):
     @property
     def version(self) -> str:
         """The same for the same content, whichever version of Penstock reads it."""
-        return hashlib.sha256(pack(self)).hexdigest()[:16]
+        return self.sealed_version or hashlib.sha256(pack(self)).hexdigest()[:16]
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -210,8 +212,8 @@ def jitter(value: Duration, rule: Rule) -> int:
 
 
 def schedule_id(value: object) -> str:
-    if not isinstance(value, str) or not _ID.match(value) or not value.isprintable():
-        raise BadOption(f"id={str(value)[:60]!r}: use 1 to 90 printable characters without spaces, braces and *")
+    if not isinstance(value, str) or not _ID.match(value):
+        raise BadOption(f"id={str(value)[:60]!r}: use 1 to 90 characters without spaces, braces, * and {NOT_PRINTABLE}")
     return value
 
 

@@ -7,7 +7,7 @@ from another one.
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +15,13 @@ from typing import Any, Final
 from penstock.errors import BadOption
 from penstock.model.durations import milliseconds
 from penstock.model.options import Queues, unknown
+from penstock.model.ownership import is_trusted
+
+#: What stands before the last @ of a URL, after the user's name if it has one.
+_PASSWORD: Final = re.compile(r"(://(?:[^:@/]*:)?).*@", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """Every setting of an app and its workers; times in ms."""
 
@@ -30,11 +34,17 @@ class Settings:
     job_log: str = "INFO"  #: from this level on, what is logged while a job runs is kept with it; OFF: only its log()
     lease: int = 30_000  #: how long a worker inside a program may be silent; it is renewed three times as often
 
+    def __repr__(self) -> str:
+        """All settings, but no password."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["url"] = self.url and _PASSWORD.sub(r"\1***@", self.url)
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
 
 _PREFIX: Final = "PENSTOCK_"
 #: Variables with our prefix that are no settings: of the servers, the HTTP service and the tests.
 _OTHERS: Final = (
-    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL"),
+    *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL", "KEYS"),
     *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
     "LONG",
 )
@@ -77,8 +87,17 @@ def _variable(name: str) -> str:
 
 
 def project_folder(start: Path) -> Path | None:
-    """The folder of the nearest pyproject.toml upward."""
-    return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
+    """The folder of the nearest pyproject.toml upward that nobody else can have put there: it may name code."""
+    return next((file.parent for file in _project_files(start) if is_trusted(file)), None)
+
+
+def foreign_project(start: Path) -> Path | None:
+    """The first pyproject.toml upward that is ignored because somebody else owns it or may write to it, if any is."""
+    return next((file for file in _project_files(start) if not is_trusted(file)), None)
+
+
+def _project_files(start: Path) -> Iterator[Path]:
+    return (file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file())
 
 
 def _project(start: Path) -> tuple[str, dict[str, Any]]:

@@ -10,6 +10,8 @@ from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from penstock.errors import BadOption
+from penstock.model.ownership import resolved
+from penstock.model.settings import project_folder
 
 URL_VARIABLE = "PENSTOCK_URL"
 DEFAULT_PORT = 6379
@@ -131,12 +133,12 @@ def _embedded(parts: _Parts) -> Url:
     if parts.hosts or parts.credentials:
         raise BadOption("An embedded:// URL has no host: write embedded:///some/directory with three slashes.")
     folder = Path(unquote(parts.path)) if parts.path.strip("/") else _project() / ".penstock"
-    return Url("embedded", path=folder.resolve())
+    return Url("embedded", path=resolved(folder))
 
 
 def _project() -> Path:
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), here)
+    return project_folder(here) or here
 
 
 def _unix(parts: _Parts) -> Url:

@@ -26,6 +26,7 @@ from penstock.engine.transport.blocking import running_on_loop
 from penstock.engine.transport.script_client import ScriptCall
 from penstock.errors import BadArguments, JobFailed, PayloadTooLarge, PenstockError
 from penstock.model.codec import encode_result, open_envelope
+from penstock.model.payload_codec import CannotOpen
 from penstock.worker.executors.processes import Processes
 from penstock.worker.executors.threads import Threads
 from penstock.worker.outcome import (
@@ -35,8 +36,10 @@ from penstock.worker.outcome import (
     Raised,
     Retried,
     describe_error,
+    hide_arguments,
     outcome_of,
     retry_policy,
+    sealed,
 )
 from penstock.worker.run import Runner, RunningJob
 from penstock.worker.session import CallNumbers
@@ -86,7 +89,7 @@ class Inline:
                 runner = runner or await self._runner(stack)
                 running = RunningJob(lease, self._worker, number, runner.context(lease, self._worker, number))
                 outcome = await asyncio.create_task(runner.run(running))  # of its own: it sets the current job
-                for _, settling in settle(self._engine, [FinishedRun(self._worker, number, lease.id, outcome)]):
+                for _, settling in settle(self._engine, [self._finished(lease, number, outcome)]):
                     await settling
                 if isinstance(outcome, Retried):
                     await self._engine.reschedule([lease.id], 0)
@@ -120,7 +123,7 @@ class Inline:
             if lease is None:
                 return
             outcome = self._run_sync(lease, number)
-            for _, settling in settle(self._engine, [FinishedRun(self._worker, number, lease.id, outcome)]):
+            for _, settling in settle(self._engine, [self._finished(lease, number, outcome)]):
                 settling.sync()
             if isinstance(outcome, Retried):
                 self._engine.reschedule([lease.id], 0).sync()
@@ -137,15 +140,16 @@ class Inline:
     def _run_in_thread(self, lease: Lease, task: Task[..., Any, Any], context: JobContext) -> Outcome:
         """What `Runner.run` does, in this thread and without an event loop."""
         try:
-            envelope = open_envelope(lease.payload)
+            envelope = open_envelope(context.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
-        except (msgspec.MsgspecError, BadArguments) as error:
+        except (msgspec.MsgspecError, BadArguments, CannotOpen) as error:
             return Buried("undecodable", describe_error(error))
         token = enter(context)
         try:
             value = _finish(self._with_middlewares(context, task, args, kwargs), task)
         except Exception as error:  # noqa: BLE001  (whatever the task raises)
-            return outcome_of(lease, error, retry_policy(task.options, envelope))
+            hide = hide_arguments(envelope, task.options.redact)
+            return outcome_of(lease, error, retry_policy(task.options, envelope), hide)
         finally:
             leave(token)
         try:
@@ -202,6 +206,9 @@ class Inline:
         self._register()
         number, call = self._lease()
         return self._read_lease(number, call.sync())
+
+    def _finished(self, lease: Lease, number: int, outcome: Outcome) -> FinishedRun:
+        return FinishedRun(self._worker, number, lease.id, sealed(outcome, self._engine.codecs, lease))
 
     async def _keep_error(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """The outermost middleware: keeps the exception of a job, which its outcome only describes."""

@@ -16,6 +16,7 @@ from penstock.errors import BadArguments
 from penstock.model.codec import Envelope, decode_any, open_envelope
 from penstock.model.durations import show
 from penstock.model.header import DELAY_BELOW, Header
+from penstock.model.payload_codec import Codecs
 
 #: An option of `.using(...)` → its field in the header; the other options are in the payload.
 _IN_HEADER: Final = {
@@ -66,6 +67,7 @@ class Recorder:
 
     def __init__(self, tasks: Mapping[str, Task[..., Any, Any]]) -> None:
         self._tasks = tasks
+        self.codecs = Codecs("")  #: the sandbox's, once it is open
         self.jobs: dict[str, Enqueued] = {}
 
     def saw(self, call: EngineCall[Any], answer: Any) -> None:
@@ -87,6 +89,7 @@ class Recorder:
             self._add(job_id, msgspec.structs.replace(header, due=0), payload)
 
     def _add(self, job_id: str, header: Header, payload: bytes) -> None:
+        payload = self.codecs.open_payload(payload, header.task, job_id)
         envelope = open_envelope(payload)
         due = header.due
         self.jobs[job_id] = Enqueued(

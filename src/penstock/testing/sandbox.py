@@ -57,8 +57,15 @@ class Sandbox:
         if self._client is not None:
             raise PenstockError("this sandbox is open already: make another")
         settings, name = self.app.settings, f"test-{secrets.token_hex(6)}"
-        self._client = Client(name, self._url or default_url(), settings.deadline / 1000, test_clock=self.clock)
+        self._client = Client(
+            name,
+            self._url or default_url(),
+            settings.deadline / 1000,
+            test_clock=self.clock,
+            codecs=self.app.program.codecs,
+        )
         self._client.engine.script_client.spy = self
+        self._recorder.codecs = self._client.engine.codecs
         self._client.producer = cast("Producer", _InlineProducer(self._client.producer, self))
         self._outer, self.app._client = self.app._client, self._client  # noqa: SLF001  (its other half)
         self._declare(self._client.engine)

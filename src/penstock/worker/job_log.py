@@ -44,7 +44,8 @@ class JobLog:
 
     def line(self, context: JobContext, level: str, text: str) -> None:
         """Add a line of a job."""
-        row = [round(time.time() * 1000), context.attempt, storable(level, _MAX_LEVEL), storable(text, _MAX_TEXT)]
+        text = self._engine.codecs.seal_text("log", storable(text, _MAX_TEXT), context.task, context.id)
+        row = [round(time.time() * 1000), context.attempt, storable(level, _MAX_LEVEL), text]
         with self._lock:
             if context.pending is None:
                 context.pending = Pending()
@@ -120,6 +121,8 @@ class Capture:
         record = self.wrapped(*args, **kwargs)
         context = context_or_none() if self.is_enabled else None
         if context is not None and record.name != JOB_LOGGER and (record.levelno or 0) >= self._level:
+            if record.name == log.name and context.hides_errors:
+                return record  # the worker's own line about the error, which is stored with the attempt, sealed
             context.keep(str(record.levelname).lower(), self._text(record))
         return record
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -12,10 +12,12 @@ import msgspec
 from penstock.engine.answers import Lease
 from penstock.model import backoff
 from penstock.model.backoff import Backoff, Delays
-from penstock.model.codec import Envelope, storable
+from penstock.model.codec import Envelope, decode_any, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
 from penstock.model.durations import milliseconds, show
 from penstock.model.options import TaskOptions, exception_name
+from penstock.model.payload_codec import Codecs
+from penstock.model.redaction import without_secrets
 from penstock.worker.tracebacks import trace_of
 
 log = logging.getLogger("penstock.worker")
@@ -117,32 +119,45 @@ def retry_policy(options: TaskOptions, envelope: Envelope | None) -> RetryPolicy
     )
 
 
-def outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy) -> Outcome:
+Hide = Callable[[str], str]  #: hides in a text what nobody may read
+
+
+def hide_nothing(text: str) -> str:
+    return text
+
+
+def hide_arguments(envelope: Envelope, redact: Collection[str]) -> Hide:
+    """Hides the values of arguments that nobody may see, by `redact` of the job and its task, or by their names."""
+    return without_secrets(lambda: decode_any(bytes(envelope.args)), {*redact, *envelope.redact})
+
+
+def outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy, hide: Hide = hide_nothing) -> Outcome:
     """The outcome of a run that raised, whatever the error's own attributes and methods do."""
     try:
-        return _outcome_of(lease, error, policy)
+        return _outcome_of(lease, error, policy, hide)
     except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
-        return _failed(lease, error, policy)
+        return _failed(lease, error, policy, hide)
 
 
-def _outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy) -> Outcome:
+def _outcome_of(lease: Lease, error: BaseException, policy: RetryPolicy, hide: Hide) -> Outcome:
     match error:
         case Snooze():
             return Snoozed(_delay(getattr(error, "delay", 1_000)), "snoozed")
         case Bury():
-            return Buried(_clean(getattr(error, "reason", "")) or "buried", describe_error(error))
+            return Buried(_clean(hide(str(getattr(error, "reason", "")))) or "buried", describe_error(error, hide))
         case ProcessDied():
             return Crashed(describe_error(error))
         case NotStarted() | NoProcess():
             return Snoozed(NOT_STARTED_DELAY, "no_process") if isinstance(error, NoProcess) else Released()
         case Retry():
             delay = getattr(error, "delay", None)
-            return _failed(lease, error, policy, None if delay is None else _delay(delay))
-    return _failed(lease, error, policy) if _is_retried(error, policy) else Buried("given_up", describe_error(error))
+            return _failed(lease, error, policy, hide, None if delay is None else _delay(delay))
+    is_retried = _is_retried(error, policy)
+    return _failed(lease, error, policy, hide) if is_retried else Buried("given_up", describe_error(error, hide))
 
 
-def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, delay: int | None = None) -> Outcome:
-    failures, described = lease.ready.failures + 1, describe_error(error)
+def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, hide: Hide, delay: int | None = None) -> Outcome:
+    failures, described = lease.ready.failures + 1, describe_error(error, hide)
     if failures > lease.ready.retries:
         return Buried("retries_exhausted", described)
     kind = error.type if type(error) is Raised else _class_name(type(error))
@@ -152,6 +167,21 @@ def _failed(lease: Lease, error: BaseException, policy: RetryPolicy, delay: int 
 def _delay(value: object) -> int:
     """The delay of a Retry or Snooze, checked again: the attribute may have been changed since."""
     return milliseconds(int(value) / 1000, "delay")  # type: ignore[call-overload]
+
+
+def sealed(outcome: Outcome, codecs: Codecs, lease: Lease) -> Outcome:
+    """The outcome as it is stored; to be called after it was logged."""
+    task, job_id = lease.ready.task, lease.id
+    try:
+        if type(outcome) is Completed:
+            return Completed(codecs.seal("result", outcome.result, task, job_id)) if outcome.result else outcome
+        if isinstance(outcome, Retried | Buried):
+            reason = codecs.seal_reason(outcome.reason, "failed" if isinstance(outcome, Retried) else "buried")
+            error = codecs.seal_error(outcome.error, outcome.reason, task, job_id)
+            return msgspec.structs.replace(outcome, reason=reason, error=error)
+    except Exception as error:  # noqa: BLE001  (whatever a codec raises: nothing is stored that should have been sealed)
+        return Buried("not_sealed", describe_error(error))
+    return outcome
 
 
 def log_outcome(lease: Lease, outcome: Outcome) -> None:
@@ -194,14 +224,14 @@ def names_of(error: BaseException) -> frozenset[str]:
     return error.names if isinstance(error, Raised) else frozenset(map(exception_name, type(error).__mro__))
 
 
-def describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException, hide: Hide = hide_nothing) -> str:
     """An error as JSON of bounded size, whatever the error's own methods do."""
     if type(error) is Raised:
         return error.described
     fields = {
         "type": _shown("name", lambda: _class_name(type(error)), MAX_ERROR_TYPE),
-        "message": _shown("text", lambda: str(error), MAX_ERROR_MESSAGE),
-        "traceback": _shown("traceback", lambda: trace_of(error), MAX_TRACEBACK),
+        "message": _shown("text", lambda: hide(str(error)), MAX_ERROR_MESSAGE),
+        "traceback": _shown("traceback", lambda: hide(trace_of(error)), MAX_TRACEBACK),
     }
     return json.dumps(fields, ensure_ascii=True)
 

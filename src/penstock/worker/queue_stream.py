@@ -26,10 +26,12 @@ from penstock.worker.outcome import (
     Completed,
     Outcome,
     Released,
-    RetryPolicy,
     describe_error,
+    hide_arguments,
+    hide_nothing,
     outcome_of,
     retry_policy,
+    sealed,
 )
 from penstock.worker.retry_pause import RetryPause
 from penstock.worker.session import Session, about, cancel_all
@@ -72,7 +74,7 @@ class QueueLease:
 
     async def fail(self, error: BaseException) -> None:
         """The attempt failed: another follows, or it is buried, as its task says."""
-        await self._settle(outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease)))
+        await self._settle(self._stream.outcome_of(self._lease, error))
 
     async def release(self) -> None:
         """Back to the head of its line; no attempt used."""
@@ -99,7 +101,7 @@ class QueueLease:
     def _outcome_of_block(self, error: Exception | None) -> Outcome:
         try:
             if error is not None:
-                return outcome_of(self._lease, error, self._stream.retry_policy_of(self._lease))
+                return self._stream.outcome_of(self._lease, error)
             return Completed(encode_result(self.result))
         except Exception as broken:  # noqa: BLE001  (whatever the result or the job's payload is, the job is settled)
             return Buried("result_not_storable" if error is None else "worker_error", describe_error(broken))
@@ -114,6 +116,7 @@ class QueueLease:
     def _start_settling(self, outcome: Outcome) -> "asyncio.Task[str]":
         if self._settling is not None:
             raise StaleLease(f"job {self.id} is no longer held by this stream: it was settled, or is being settled")
+        outcome = self._stream.sealed(outcome, self._lease)
         self._settling = self._stream.settle(self, FinishedRun(self._worker, self._number, self.id, outcome))
         return self._settling
 
@@ -183,10 +186,22 @@ class QueueStream:
             del self._unsettled[lease.id]
             self._wake.set()
 
-    def retry_policy_of(self, lease: Lease) -> RetryPolicy:
-        """The retry policy of the job's task, or the default one."""
-        task = self._program.tasks.get(lease.ready.task)
-        return retry_policy(task.options if task else DEFAULT_OPTIONS, _envelope(lease))
+    def outcome_of(self, lease: Lease, error: BaseException) -> Outcome:
+        """As its task says, or as for a task that says nothing."""
+        task, envelope = self._program.tasks.get(lease.ready.task), self._envelope(lease)
+        options = task.options if task else DEFAULT_OPTIONS
+        hide = hide_arguments(envelope, options.redact) if envelope else hide_nothing
+        return outcome_of(lease, error, retry_policy(options, envelope), hide)
+
+    def sealed(self, outcome: Outcome, lease: Lease) -> Outcome:
+        """The outcome as it is stored."""
+        return sealed(outcome, self._engine.codecs, lease) if self._engine.codecs else outcome
+
+    def _envelope(self, lease: Lease) -> Envelope | None:
+        try:
+            return open_envelope(self._engine.codecs.open_payload(lease.payload, lease.ready.task, lease.id))
+        except Exception:  # noqa: BLE001  (whatever is stored there, the job can still be taken by hand)
+            return None
 
     # Start and end
 
@@ -294,10 +309,3 @@ class QueueStream:
     def _cancel(self, job_id: str) -> None:
         if (lease := self._unsettled.get(job_id)) is not None:
             lease.job.cancelling = True
-
-
-def _envelope(lease: Lease) -> Envelope | None:
-    try:
-        return open_envelope(lease.payload)
-    except Exception:  # noqa: BLE001  (whatever is stored there, the job can still be taken by hand)
-        return None

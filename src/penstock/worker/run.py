@@ -16,9 +16,10 @@ from penstock.api.program import Program
 from penstock.api.task import Task
 from penstock.engine.answers import Lease
 from penstock.engine.engine import Engine
-from penstock.errors import BadArguments, PayloadTooLarge, PenstockError
+from penstock.errors import BadArguments, PayloadTooLarge, PenstockError, UnknownKey
 from penstock.model.codec import Envelope, decode_any, encode_result, open_envelope
 from penstock.model.durations import show
+from penstock.model.payload_codec import CannotOpen, has_sealed_arguments
 from penstock.worker.executors.processes import Processes
 from penstock.worker.executors.threads import Threads, Work
 from penstock.worker.outcome import (
@@ -31,6 +32,7 @@ from penstock.worker.outcome import (
     Released,
     Snoozed,
     describe_error,
+    hide_arguments,
     outcome_of,
     retry_policy,
 )
@@ -108,18 +110,24 @@ class Runner:
         if task is None:
             return await self._unknown_tasks.outcome(lease)
         try:
-            envelope = open_envelope(lease.payload)
+            if has_sealed_arguments(lease.payload) or self._engine.codecs.refuses_plain:
+                envelope = self._engine.codecs.open_envelope(lease.payload, task.name, lease.id)
+            else:
+                envelope = open_envelope(lease.payload)
             args, kwargs = task.signature.decode(envelope.args, envelope.status)
-        except (msgspec.MsgspecError, BadArguments) as error:
+        except UnknownKey as error:
+            return await self._unknown_tasks.without_key(lease, error.key)
+        except (msgspec.MsgspecError, BadArguments, CannotOpen) as error:
             return Buried("undecodable", describe_error(error))
         enter(running.context)
         try:
             return await self._call(running, task, envelope, args, kwargs)
-        except asyncio.CancelledError as error:
-            # Ours if we stopped it; else the task raised it by itself, and that is a failure like any other.
-            return Released() if running.is_stopped else outcome_of(lease, error, retry_policy(task.options, envelope))
         except BaseException as error:  # noqa: BLE001  (SystemExit and KeyboardInterrupt of a job end that job alone)
-            return outcome_of(lease, error, retry_policy(task.options, envelope))
+            # Cancelled by us if we stopped it; else the task raised it by itself, and that is a failure like any other.
+            if isinstance(error, asyncio.CancelledError) and running.is_stopped:
+                return Released()
+            hide = hide_arguments(envelope, task.options.redact)
+            return outcome_of(lease, error, retry_policy(task.options, envelope), hide)
         finally:
             if running.context.unsent:
                 await running.context.flush()

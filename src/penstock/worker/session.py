@@ -26,6 +26,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.transport.connection_health import ConnectionHealth
 from penstock.engine.transport.subscriber import WORKER_PING_AFTER, Subscriber
 from penstock.errors import PenstockError, Unavailable
+from penstock.model.payload_codec import key_names
 from penstock.worker.heartbeat import Heartbeat, OwnHeartbeat
 from penstock.worker.lease_check import HeldJobs, LeaseCheck
 
@@ -282,6 +283,7 @@ def about(program: Program) -> dict[str, Any]:
         "version": version("penstock"),
         "code": code_version(program),
         "tasks": sorted(program.tasks),
+        **({"keys": keys} if (keys := key_names(program.codecs)) else {}),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.engine.answers import Leased
 from penstock.engine.engine import Engine
-from penstock.worker.outcome import Buried, Completed, Outcome, Released, describe_error, log_outcome
+from penstock.worker.outcome import Buried, Completed, Outcome, Released, describe_error, log_outcome, sealed
 from penstock.worker.run import Runner, RunningJob
 from penstock.worker.session import Session
 from penstock.worker.settle import FinishedRun, Settler
@@ -26,6 +26,7 @@ class Slots:
     def __init__(self, engine: Engine, session: Session, runner: Runner, concurrency: int) -> None:
         self._session = session
         self._runner = runner
+        self._codecs = engine.codecs or None
         self.concurrency = concurrency
         self.settler = Settler(engine, self._settled)
         self.quota = math.inf  #: jobs that may still be started
@@ -81,6 +82,8 @@ class Slots:
                 log_outcome(running.lease, outcome)
             except Exception:
                 log.exception("job %s: how it ended could not be logged", job_id)
+        if self._codecs is not None:
+            outcome = sealed(outcome, self._codecs, running.lease)
         if self.running.get(job_id) is running:
             del self.running[job_id]
         self.stuck.pop(job_id, None)
@@ -123,6 +126,8 @@ class Slots:
     def thread_overran(self, job_id: str, outcome: Outcome) -> None:
         """The thread of this job does not end: the job is settled with this outcome when its process has ended."""
         if (running := self.running.get(job_id)) is not None:
+            if self._codecs is not None:
+                outcome = sealed(outcome, self._codecs, running.lease)
             self.stuck[job_id] = FinishedRun(running.worker, running.number, job_id, outcome)
             self.progressed.set()
 

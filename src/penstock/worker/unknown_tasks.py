@@ -1,7 +1,7 @@
-"""Jobs of tasks that this worker does not know: newer code may know them, so they are snoozed and not charged.
+"""Jobs that this worker cannot run and another may: it does not know their task, or lacks the key of their arguments.
 
-A job is buried once no live worker has known its task for ten minutes. The start of that time is kept in the job's
-reason, so that it survives a change of workers.
+They are snoozed and not charged. A job is buried once no live worker has known its task, or has had the key, for ten
+minutes. The start of that time is kept in the job's reason, so that it survives a change of workers.
 """
 
 import json
@@ -20,56 +20,80 @@ log = logging.getLogger("penstock.worker")
 
 MIN_DELAY: Final = 5_000  #: ms until such a job is offered again
 MAX_DELAY: Final = 60_000
+KEY_DELAY: Final = 1_000  #: the same if another worker has the key; it takes the job, or by chance this one does again
 MAX_WAIT: Final = 600_000  #: ms until it is buried
 WORKERS_TTL: Final = 5.0  #: seconds for which the list of tasks that other workers know is used again
-_REASON = re.compile(r"unknown_task since (\S+)\Z")
+_REASON = re.compile(r"(unknown_task|unknown_key) since (\S+)\Z")
 
 
 class UnknownTasks:
-    """Decides the outcome of jobs whose task is not known here."""
+    """Decides the outcome of jobs whose task, or the key of whose arguments, is not known here."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
-        self._known: frozenset[str] = frozenset()
+        self._tasks: frozenset[str] = frozenset()  #: that live workers know
+        self._keys: frozenset[str] = frozenset()
         self._asked_at = float("-inf")
 
     async def outcome(self, lease: Lease) -> Outcome:
         task, now = lease.header.task, lease.header.started
-        if task in await self._known_elsewhere():
+        await self._ask()
+        if task in self._tasks:
             return Snoozed(MIN_DELAY, "unknown_task")
-        since = _since(lease.header.reason, now)
+        since = _since(lease.header.reason, now, "unknown_task")
         if since == now:
             log.warning("job %s: no live worker knows task %r; the job waits for one that does", lease.id, task)
             return Snoozed(MIN_DELAY, "unknown_task")
         if now - since >= MAX_WAIT:
             return Buried("unknown_task", _error(task, since))
-        return Snoozed(min(max(now - since, MIN_DELAY), MAX_DELAY), f"unknown_task since {_shown(since)}")
+        return _snoozed(now - since, since, "unknown_task")
 
-    async def _known_elsewhere(self) -> frozenset[str]:
+    async def without_key(self, lease: Lease, key: str) -> Outcome:
+        """The outcome of a job whose arguments are sealed with a key that this worker does not have."""
+        now = lease.header.started
+        await self._ask()
+        if key in self._keys:
+            return Snoozed(KEY_DELAY, "unknown_key")
+        since = _since(lease.header.reason, now, "unknown_key")
+        if since == now:
+            log.warning("job %s: no live worker has key %r; the job waits for one that does", lease.id, key)
+            return Snoozed(MIN_DELAY, "unknown_key")
+        if now - since >= MAX_WAIT:
+            return Buried("undecodable", _key_error(key, since))
+        return _snoozed(now - since, since, "unknown_key")
+
+    async def _ask(self) -> None:
+        """Find out what live workers know, unless that was done a moment ago."""
         if time.monotonic() - self._asked_at > WORKERS_TTL:
             self._asked_at = time.monotonic()
             try:
-                self._known = frozenset(task for node in await self._views.workers() for task in _tasks_in(node.info))
+                infos = [node.info for node in await self._views.workers()]
+                self._tasks, self._keys = (
+                    frozenset(name for info in infos for name in _names_in(info, what)) for what in ("tasks", "keys")
+                )
             except PenstockError as error:
-                log.debug("the tasks of other workers could not be listed: %s", error)
-        return self._known
+                log.debug("what other workers know could not be listed: %s", error)
 
 
-def _tasks_in(info: str) -> list[str]:
+def _snoozed(waited: int, since: int, why: str) -> Outcome:
+    return Snoozed(min(max(waited, MIN_DELAY), MAX_DELAY), f"{why} since {_shown(since)}")
+
+
+def _names_in(info: str, what: str) -> list[str]:
     try:
-        tasks: Any = json.loads(info)["tasks"]
-        return [task for task in tasks if isinstance(task, str)]
-    except (ValueError, TypeError, KeyError):
+        names: Any = json.loads(info).get(what, ())
+        return [name for name in names if isinstance(name, str)]
+    except (ValueError, TypeError, AttributeError):
         return []
 
 
-def _since(reason: str, now: int) -> int:
-    """When the task was last known, in ms of the server's clock; without a time in the reason, a delay ago."""
-    if reason == "unknown_task":
+def _since(reason: str, now: int, why: str) -> int:
+    """Since when it is put off for this, in ms of the server's clock; without a time in the reason, a delay ago."""
+    if reason == why:
         return now - MIN_DELAY
     match = _REASON.match(reason)
     try:
-        return int(datetime.fromisoformat(match[1]).timestamp() * 1000) if match else now
+        return int(datetime.fromisoformat(match[2]).timestamp() * 1000) if match and match[1] == why else now
     except ValueError:
         return now
 
@@ -80,4 +104,13 @@ def _shown(moment: int) -> str:
 
 def _error(task: str, since: int) -> str:
     message = f"no live worker has known task {task!r} since {_shown(since)}: start one that does, then retry the job"
-    return json.dumps({"type": "UnknownTask", "message": message, "traceback": ""})
+    return _described("UnknownTask", message)
+
+
+def _key_error(key: str, since: int) -> str:
+    message = f"its arguments are sealed with key {key!r}, which no live worker has had since {_shown(since)}"
+    return _described("UnknownKey", f"{message}: give it to the workers, then retry the job")
+
+
+def _described(kind: str, message: str) -> str:
+    return json.dumps({"type": kind, "message": message, "traceback": ""})

@@ -12,6 +12,7 @@ from penstock.engine.keys import KINDS
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit_lanes import miscounts
 from penstock.engine.repair.doctor import Diagnosis, Doctor, examine, fix, repaired
+from penstock.engine.repair.server_versions import LEAST_SAFE, weakness
 from tests.conftest import Clock, namespace
 from tests.engine.factories import (
     TestWorker,
@@ -239,4 +240,63 @@ async def test_unusually_many_names_of_queues_are_advice(engine: Engine) -> None
     assert finding.text.startswith("10,001 names of queues are known")
     assert "keep results for less long, or use fewer queues" in finding.todo
     assert (finding.level, finding.fixable) == ("advice", False)
+    assert made.healthy
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "text", "todo"),
+    [
+        ("Redis", "7.0.15", "CVE-2025-49844", "run Redis 7.2.16, 7.4.11, 8.2.10"),
+        ("Redis", "7.2.10", "CVE-2025-49844, CVE-2025-46817, CVE-2025-46818 and CVE-2025-46819", "run Redis 7.2.16 or"),
+        ("Redis", "7.2.11", "a later release closes", "7.2.16"),
+        ("Redis", "8.0.3", "CVE-2025-49844", "8.2.10"),
+        ("Redis", "8.0.6", "gets no security fixes", "8.2.10"),
+        ("Redis", "8.2.1", "CVE-2025-49844", "8.2.10"),
+        ("Redis", "8.10.1", "a later release closes", "8.10.2"),
+        ("Valkey", "7.2.10", "CVE-2025-49844", "7.2.14"),
+        ("Valkey", "8.0.5", "CVE-2025-49844", "8.0.10"),
+        ("Valkey", "8.1.3", "CVE-2025-49844", "8.1.9"),
+        ("Valkey", "8.1.4", "a later release closes", "8.1.9"),
+        ("Valkey", "9.0.0", "a later release closes", "9.0.5"),
+    ],
+)
+def test_a_version_with_known_holes_is_named_with_one_that_has_none(
+    name: str, version: str, text: str, todo: str
+) -> None:
+    found = weakness(name, version)
+    assert found is not None
+    assert text in found[0]
+    assert todo in found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        *(
+            ("Redis", version)
+            for version in ("7.2.16", "7.4.11", "8.2.10", "8.10.2", "8.12.0", "9.0.0", "7.1.0", "odd", "")
+        ),
+        *(("Valkey", version) for version in ("7.2.14", "8.0.10", "8.1.9", "9.0.5", "9.1.2", "10.0.0")),
+        ("Dragonfly", "1.0.0"),
+    ],
+)
+def test_nothing_is_said_against_versions_without_known_holes_or_of_other_lines(name: str, version: str) -> None:
+    assert weakness(name, version) is None
+
+
+def test_every_line_of_a_server_that_penstock_runs_on_has_a_safe_release() -> None:
+    for name, lines in LEAST_SAFE.items():
+        for (major, minor), patch in lines.items():
+            assert weakness(name, f"{major}.{minor}.{patch}") is None
+            assert weakness(name, f"{major}.{minor}.{patch - 1}") is not None
+
+
+async def test_the_doctor_looks_at_the_version_of_the_server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await examine(engine)
+    name, version = made.server["name"].split()
+    assert [one for one in made.findings if one.rule == "version"] == []  # the embedded one has no known holes
+    major, minor, _ = map(int, version.split("."))
+    monkeypatch.setitem(LEAST_SAFE[name], (major, minor), 10_000)
+    (found,) = [one for one in (await examine(engine)).findings if one.rule == "version"]
+    assert (found.subject, found.level) == (f"{name} {version}", "advice")
     assert made.healthy

@@ -15,8 +15,7 @@ import redis
 
 from penstock.errors import Unavailable
 from penstock.server.embedded import server as embedded_module
-from penstock.server.embedded.paths import socket_path
-from penstock.server.embedded.probe import POINTER_FILE
+from penstock.server.embedded.paths import POINTER_FILE, socket_path
 from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded.helpers import (
     SOON,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.embedded.paths import socket_path
-from penstock.server.embedded.probe import POINTER_FILE
+from penstock.server.embedded.paths import POINTER_FILE, socket_path
 from penstock.server.embedded.server import EmbeddedServer
 from tests.server.embedded.helpers import (
     StartUser,

@@ -88,9 +88,17 @@ class DeadGroups:
         sample = last.rpartition(SEPARATOR)[2]
         raw, attempts = await self._script_client.ask(lambda client: self._sample(client, sample).execute())
         task, queue, reason = _about(raw)
-        kind, message = _error(attempts)
+        kind, message = self._error(attempts, task, sample)
         times = [int(member.split(SEPARATOR)[1]) for member in (first, last)]
         return DeadGroup(name, count, times[0], times[1], sample, task, queue, reason, kind, message)
+
+    def _error(self, raw: bytes | None, task: str, job_id: str) -> tuple[str, str]:
+        try:
+            attempts = self._engine.codecs.shown_attempts(_history(raw)[-1:], task, job_id) if raw else []
+            found = json.loads(attempts[-1].error)
+            return str(found.get("type", "")), str(found.get("message", "")).partition("\n")[0]
+        except (msgspec.MsgspecError, ValueError, IndexError, AttributeError):
+            return "", ""
 
     def _sample(self, client: Any, job_id: str) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -105,11 +113,3 @@ def _about(raw: bytes | None) -> tuple[str, str, str]:
     except (msgspec.MsgspecError, TypeError):
         return "", "", ""
     return header.task, header.queue, header.reason
-
-
-def _error(raw: bytes | None) -> tuple[str, str]:
-    try:
-        error = json.loads(_history(raw)[-1].error) if raw else {}
-        return str(error.get("type", "")), str(error.get("message", "")).partition("\n")[0]
-    except (msgspec.MsgspecError, ValueError, IndexError, AttributeError):
-        return "", ""

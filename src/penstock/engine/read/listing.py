@@ -97,6 +97,7 @@ class Listing:
     def __init__(self, engine: Engine) -> None:
         self._script_client = engine.script_client
         self._key = engine.keys
+        self._codecs = engine.codecs
 
     async def each(self, wanted: Filter, *, newest: bool = False, contents: bool = False) -> AsyncIterator[Listed]:
         """All matches, however many pages that takes; at most one page is in memory."""
@@ -173,7 +174,8 @@ class Listing:
         if not ids:
             return []
         raw = await self._script_client.ask(lambda client: client.hmget(self._key("jobs"), ids))
-        jobs = [Listed(job_id, header) for job_id, header in _readable(ids, raw) if wanted.fits(header)]
+        show = self._codecs.shown_header
+        jobs = [Listed(job_id, show(header, job_id)) for job_id, header in _readable(ids, raw) if wanted.fits(header)]
         if not jobs or not (deep or wanted.is_deep):
             return jobs
         chosen = [job.id for job in jobs]
@@ -185,10 +187,17 @@ class Listing:
         inside = {job_id: read_payload(stored[job_id] or b"") for job_id in small}
         tags = {job_id: tags_of(payload or inside[job_id]) for job_id, payload in zip(small, payloads, strict=False)}
         full = [
-            job._replace(tags=tags.get(job.id, ()), attempts=_attempts(history))
+            job._replace(tags=tags.get(job.id, ()), attempts=self._attempts(job, history))
             for job, history in zip(jobs, attempts, strict=True)
         ]
         return [job for job in full if _fits_deep(job, wanted)]
+
+    def _attempts(self, job: Listed, raw: bytes | None) -> tuple[Attempt, ...]:
+        try:
+            attempts = _history(raw) if raw else []
+        except msgspec.MsgspecError:
+            return ()
+        return tuple(self._codecs.shown_attempts(attempts, job.header.task, job.id))
 
     def _contents(self, client: Any, small: Iterable[str], chosen: Iterable[str]) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -247,13 +256,6 @@ def _readable(ids: list[str], raw: list[bytes | None]) -> Iterable[tuple[str, He
                 yield job_id, read_header(packed)
             except (msgspec.MsgspecError, TypeError):
                 continue  # the audit reports it
-
-
-def _attempts(raw: bytes | None) -> tuple[Attempt, ...]:
-    try:
-        return tuple(_history(raw)) if raw else ()
-    except msgspec.MsgspecError:
-        return ()
 
 
 def _fits_deep(job: Listed, wanted: Filter) -> bool:

@@ -18,6 +18,7 @@ from penstock.engine.record.record import read_header, read_payload
 from penstock.errors import PenstockError
 from penstock.model.batch_state import BatchStatus, read_state, status_of
 from penstock.model.header import STATES, Attempt, Header
+from penstock.model.payload_codec import Codecs, Opened
 from penstock.model.schedule import ScheduleSpec, Standing
 
 MAX_COUNTED_AT_ONCE = 500  #: queues whose jobs are counted in one call
@@ -30,13 +31,14 @@ _node = msgspec.msgpack.Decoder(tuple[str, list[str], int, int]).decode
 
 
 class JobRecord(NamedTuple):
-    """Everything that is stored of one job."""
+    """Everything that is stored of one job, opened as far as this program has the keys."""
 
     id: str
     header: Header
     payload: bytes | None
     result: bytes | None
     attempts: list[Attempt]
+    closed: PenstockError | None = None  #: why the result cannot be opened here; then a text is in its place
 
 
 class Event(NamedTuple):
@@ -111,9 +113,11 @@ class Views:
     def __init__(self, engine: Engine) -> None:
         self._script_client = engine.script_client
         self._key = engine.keys
+        self._codecs = engine.codecs
 
     async def job(self, job_id: str) -> JobRecord | None:
-        return _record(job_id, await self._script_client.ask(lambda client: self._parts(client, job_id).execute()))
+        parts = await self._script_client.ask(lambda client: self._parts(client, job_id).execute())
+        return _record(job_id, parts, self._codecs)
 
     def _parts(self, client: Any, job_id: str) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -338,12 +342,20 @@ class Views:
 
     async def log(self, job_id: str) -> JobLog:
         """The last lines that a job's attempts wrote."""
-        raw = await self._script_client.ask(lambda client: client.hget(self._key("logs"), job_id))
+        record, raw = await self._script_client.ask(lambda client: self._log_parts(client, job_id).execute())
         try:
             _, gone, lines = _log(raw) if raw else ([], 0, [])
+            task = read_header(record).task if record else ""
         except msgspec.MsgspecError:
             return JobLog(0, [])
-        return JobLog(gone, [LogLine(*line) for line in lines])
+        show = self._codecs.shown_text
+        return JobLog(gone, [LogLine(*line[:3], show("log", line[3], task, job_id)) for line in lines])
+
+    def _log_parts(self, client: Any, job_id: str) -> Any:
+        pipe = client.pipeline(transaction=False)
+        pipe.hget(self._key("jobs"), job_id)
+        pipe.hget(self._key("logs"), job_id)
+        return pipe
 
     async def headers(self) -> AsyncIterator[tuple[str, Header]]:
         """All jobs with readable records, in no order, in pages."""
@@ -383,14 +395,23 @@ def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-def _record(job_id: str, parts: list[bytes | None]) -> JobRecord | None:
-    header, payload, result, attempts = parts
-    if not header or not job_id:  # the entry without a name is a sentinel
+def _record(job_id: str, parts: list[bytes | None], codecs: Codecs) -> JobRecord | None:
+    raw, payload, result, attempts = parts
+    if not raw or not job_id:  # the entry without a name is a sentinel
         return None
     try:
         if payload is None:
-            payload = read_payload(header)
-        return JobRecord(job_id, read_header(header), payload, result, _history(attempts) if attempts else [])
+            payload = read_payload(raw)
+        header, history = read_header(raw), _history(attempts) if attempts else []
+        opened = Opened(b"") if result is None else codecs.shown("result", result, header.task, job_id)
+        return JobRecord(
+            job_id,
+            codecs.shown_header(header, job_id),
+            codecs.shown_payload(payload, header.task, job_id) if payload else payload,
+            None if result is None else opened.data,
+            codecs.shown_attempts(history, header.task, job_id),
+            opened.error,
+        )
     except msgspec.MsgspecError as error:
         raise PenstockError(
             f"what is stored of job {job_id!r} cannot be read: {error}; see `penstock doctor`"

@@ -16,11 +16,13 @@ from penstock.engine.engine import Engine
 from penstock.engine.keys import KINDS
 from penstock.engine.read.lane_views import LaneViews
 from penstock.engine.read.listing import Filter, Listing
+from penstock.engine.read.sealed_keys import count_keys
 from penstock.engine.read.views import Views
 from penstock.engine.repair.audit import Finding as Broken
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.audit_lanes import miscounts
 from penstock.engine.repair.reconcile import reconcile
+from penstock.engine.repair.server_versions import weakness
 from penstock.engine.scripts import SCHEMA
 from penstock.engine.transport.error_policy import what_to_do
 
@@ -109,13 +111,18 @@ async def _server(made: Doctor) -> AsyncIterator[Diagnosis]:
         "memory": info.get("used_memory_human", ""),
         "idle_timeout": await _setting(client, "timeout"),
     }
-    for finding in (*_persistence(info), *_memory(info), *_replicas(info)):
+    for finding in (*_version(name, version), *_persistence(info), *_memory(info), *_replicas(info)):
         yield finding
     if made.server["idle_timeout"] not in {None, "0"}:
         seconds = made.server["idle_timeout"]
         yield Diagnosis(
             "timeout", "server", f"closes connections that are idle for {seconds} s", "set timeout 0 there", "advice"
         )
+
+
+def _version(name: str, version: str) -> list[Diagnosis]:
+    known = weakness(name, version)
+    return [] if known is None else [Diagnosis("version", f"{name} {version}", *known, "advice")]
 
 
 def _persistence(info: dict[str, Any]) -> list[Diagnosis]:
@@ -257,6 +264,18 @@ _TODO: Final = {
 }
 
 
+async def _sealed_keys(made: Doctor) -> AsyncIterator[Diagnosis]:
+    """Only if the app seals anything: all that is stored is looked at."""
+    codecs = made.engine.codecs
+    if not codecs:
+        return
+    made.server["keys"] = dict(sorted((await count_keys(made.engine)).items()))
+    for key, number in made.server["keys"].items():
+        if not codecs.knows(key):
+            text = f"{number:,} stored values are sealed with it, but this app does not have it"
+            yield Diagnosis("key", key, text, "give it to Sealed(keys), after the first, until no value needs it")
+
+
 # Who runs what
 
 
@@ -338,6 +357,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _schema,
     _kinds,
     _audit,
+    _sealed_keys,
     _unknown_tasks,
     _schedules,
     _lanes,

@@ -12,9 +12,11 @@ If the directory is removed these go with it, but its server lives on. So the se
 the directory, named after its path (`paths.path_lock`).
 """
 
+import errno
 import fcntl
 import os
 import signal
+import stat
 import struct
 import sys
 import time
@@ -25,6 +27,7 @@ START = "start.lock"
 SERVER = "server.lock"
 WATCHER = "watcher.lock"
 LOG = "server.log"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 # struct flock: where the kernel puts the owner of a conflicting lock.
 FLOCK_LAYOUT = "qqihh" if sys.platform == "darwin" else "hhqqi"
@@ -33,7 +36,17 @@ POLL_INTERVAL = 0.02  # seconds
 
 
 def open_lock(data: Path, name: str) -> int:
-    return os.open(data / name, os.O_RDWR | os.O_CREAT, 0o600)
+    return open_own(data / name, os.O_RDWR | os.O_CREAT)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file that is ours alone. A link, or a file that others own or may write to, could be anybody's trap."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    info = os.fstat(file)
+    if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & OTHERS_WRITE:
+        return file
+    os.close(file)
+    raise PermissionError(errno.EPERM, "it belongs to somebody else, or others may write to it", str(path))
 
 
 def owner(lock: int) -> int | None:
@@ -175,7 +188,7 @@ def detach(data: Path) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    log = os.open(data / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_own(data / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)

@@ -68,7 +68,7 @@ def _has_data(file: Path) -> bool:
 
 def read_log(data: Path, offset: int) -> str:
     """Read what the server wrote to its log since it was started."""
-    with contextlib.suppress(OSError), (data / daemon.LOG).open("rb") as log:
+    with contextlib.suppress(OSError), open(daemon.open_own(data / daemon.LOG, os.O_RDONLY), "rb") as log:  # noqa: PTH123 - an open file
         log.seek(offset)
         return log.read().decode(errors="replace").strip()
     return ""

@@ -2,15 +2,23 @@
 
 import hashlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import UnsuitableServer
+from penstock.model.ownership import user_name
+from penstock.server.embedded.daemon import LOG, OTHERS_WRITE, SERVER, START, USERS, WATCHER, open_own
 from penstock.server.urls import MAX_SOCKET_PATH_BYTES
 
+POINTER_FILE = "server.json"
+
 OTHER_SERVER = "set $PENSTOCK_URL to the URL of a Redis or Valkey server"
+_ELSEWHERE = f"or name a directory of your own, embedded:///some/directory, or {OTHER_SERVER}"
+_AOF_FOLDER = "appendonlydir"
+_OUR_FILES = (USERS, START, SERVER, WATCHER, LOG, POINTER_FILE, _AOF_FOLDER)
 MOUNTS_FILE = Path("/proc/self/mountinfo")
 # Other machines do not see locks on these, or not reliably. 9p is missing because gVisor shows its disk as one.
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -55,14 +63,47 @@ def _unescape(text: str) -> str:
 
 
 def make_data_dir(data: Path) -> None:
-    if data.is_dir():
-        return
+    """Make the directory if it is not there, and raise if it is somebody else's."""
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It may be created beside pyproject.toml, and does not belong into a repository.
-        (data / ".gitignore").write_text("*\n")
+        data.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            data.mkdir(mode=0o700)
+        except FileExistsError:
+            refuse_foreign(data)
+        else:
+            # It may be created beside pyproject.toml, and does not belong into a repository.
+            os.write(ignore := open_own(data / ".gitignore", os.O_WRONLY | os.O_CREAT), b"*\n")
+            os.close(ignore)
     except OSError as error:
         raise unwritable(data, error) from error
+
+
+def refuse_foreign(data: Path) -> None:
+    """Raise if others own the directory or a file in it, or may write there.
+
+    They could put locks and a socket of theirs there and read what is enqueued, or have the server load their jobs.
+    """
+    for path in (data, *(data / name for name in _OUR_FILES), *(data / _AOF_FOLDER).glob("*")):
+        try:
+            info = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if problem := _problem(data, path, info):
+            raise UnsuitableServer(f"The embedded server does not use {data}: {problem}")
+
+
+def _problem(data: Path, path: Path, info: os.stat_result) -> str:
+    """What is wrong with a file of the data directory, and what to do; empty if it is ours alone."""
+    owner, me = info.st_uid, os.geteuid()
+    if owner != me:
+        whose = f"{path} belongs to user {user_name(owner)}, who could read and change the jobs of user {user_name(me)}"
+        return f"{whose}, as whom this program runs. Run it as {user_name(owner)}, {_ELSEWHERE}."
+    if stat.S_ISLNK(info.st_mode):
+        return f"{path} is a symbolic link. Remove it, {_ELSEWHERE}."
+    if info.st_mode & OTHERS_WRITE:
+        mode, close = stat.S_IMODE(info.st_mode), f"chmod -R go-w {shlex.quote(str(data))}"
+        return f"others may write to {path} (mode {mode:04o}). Run {close}, {_ELSEWHERE}."
+    return ""
 
 
 def unwritable(data: Path, error: OSError) -> UnsuitableServer:
@@ -78,7 +119,7 @@ def path_lock(data: Path) -> Path:
     It must be the same for all users of one machine, so it is not below `$XDG_RUNTIME_DIR`.
     """
     name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest() + ".lock"
-    shared = (Path(folder, f"penstock-{os.getuid()}") for folder in ("/tmp", tempfile.gettempdir()))  # noqa: S108 - as below
+    shared = (Path(folder, f"penstock-{os.geteuid()}") for folder in ("/tmp", tempfile.gettempdir()))  # noqa: S108 - as below
     return next(filter(_is_private, shared), data) / name
 
 
@@ -102,8 +143,8 @@ def _runtime_dirs(data: Path) -> Iterator[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if Path(runtime).is_absolute() and _is_private(Path(runtime), make=False):
         yield Path(runtime, "penstock")
-    yield Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
-    yield Path("/tmp", f"penstock-{os.getuid()}")  # noqa: S108 - used only when it is ours alone
+    yield Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+    yield Path("/tmp", f"penstock-{os.geteuid()}")  # noqa: S108 - used only when it is ours alone
     yield data
 
 
@@ -115,5 +156,5 @@ def _is_private(folder: Path, *, make: bool = True) -> bool:
         info = folder.lstat()
     except OSError:
         return False
-    is_ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
+    is_ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
     return is_ours and not info.st_mode & 0o077 and os.access(folder, os.W_OK)

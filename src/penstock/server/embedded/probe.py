@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import struct
 import sys
@@ -10,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from penstock.server.embedded.daemon import SERVER, owner_at
-from penstock.server.embedded.paths import path_lock, socket_path
+from penstock.server.embedded.daemon import SERVER, open_own, owner_at
+from penstock.server.embedded.paths import POINTER_FILE, path_lock, socket_path
 
-POINTER_FILE = "server.json"
 ANSWER_TIMEOUT = 1.0  # seconds
 
 State = Literal["ready", "loading", "silent", "unreachable", "down"]
@@ -53,14 +53,18 @@ def is_ready(path: Path, pid: int) -> bool:
 def write_pointer(data: Path, path: Path, pid: int | None) -> None:
     """Write where the socket is, for people, tools, and users with another runtime directory."""
     draft = data / f"{POINTER_FILE}.new"
-    draft.write_text(json.dumps({"socket": str(path), "pid": pid}) + "\n")
+    with open(open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:  # noqa: PTH123 - an open file
+        file.write(json.dumps({"socket": str(path), "pid": pid}) + "\n")
     draft.replace(data / POINTER_FILE)
 
 
 def _sockets(data: Path) -> Iterator[Path]:
     # Only a hint: it may be missing, old or damaged.
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        yield Path(json.loads((data / POINTER_FILE).read_text())["socket"])
+    with (
+        contextlib.suppress(OSError, ValueError, TypeError, KeyError),
+        open(open_own(data / POINTER_FILE, os.O_RDONLY)) as file,  # noqa: PTH123 - an open file
+    ):
+        yield Path(json.load(file)["socket"])
     yield socket_path(data)
 
 
@@ -69,8 +73,9 @@ def _ask(path: Path, pid: int) -> Status:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_TIMEOUT)
             connection.connect(str(path))
-            # The process that listens must be the one that owns the lock: anybody can create a socket of that name.
-            if _peer(connection) != pid:
+            # The process that listens must be the one that owns the lock, and ours: anybody can create a socket of
+            # that name.
+            if _peer(connection) != (pid, os.geteuid()):
                 return Status("unreachable", pid)
             connection.sendall(b"INFO persistence\r\n")
             return _read(connection.recv(65536), Status("ready", pid, path))
@@ -80,11 +85,13 @@ def _ask(path: Path, pid: int) -> Status:
         return Status("unreachable", pid)
 
 
-def _peer(connection: socket.socket) -> int:
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
     if sys.platform == "darwin":
-        return connection.getsockopt(0, 2)  # SOL_LOCAL, LOCAL_PEERPID
-    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
+        _, uid = struct.unpack_from("2I", connection.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: a struct xucred
+        return connection.getsockopt(0, 2), int(uid)  # LOCAL_PEERPID
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid), int(uid)
 
 
 def _read(reply: bytes, ready: Status) -> Status:

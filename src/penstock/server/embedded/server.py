@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import Unavailable
+from penstock.model.ownership import resolved
 from penstock.server.embedded import launch
 from penstock.server.embedded.daemon import (
     POLL_INTERVAL,
@@ -26,7 +27,7 @@ from penstock.server.embedded.daemon import (
     owner_at,
     signal_owner_at,
 )
-from penstock.server.embedded.paths import OTHER_SERVER, make_data_dir, refuse_unsafe, unwritable
+from penstock.server.embedded.paths import OTHER_SERVER, make_data_dir, refuse_foreign, refuse_unsafe, unwritable
 from penstock.server.embedded.probe import Status, displaced_server, is_ready, probe
 
 PROGRESS_TIMEOUT = 10.0  # seconds without progress; loading data is progress
@@ -44,7 +45,7 @@ class EmbeddedServer:
         self._users: int | None = None
         self._socket = Path()  #: of the server that was used last
         self._releases = 0
-        self._data = data.resolve()
+        self._data = resolved(data)
         self._is_announced = not announce
         reference = weakref.WeakMethod(self.release)
         # A forked child is a user only once it asks for the server itself.
@@ -57,6 +58,7 @@ class EmbeddedServer:
         """Return the socket of a server that answers, started if need be; it stays until ``release``."""
         releases = self._releases
         refuse_unsafe(self._data)
+        refuse_foreign(self._data)
         if (displaced := self._displaced()) is not None:
             return displaced
         make_data_dir(self._data)

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -42,7 +42,7 @@ def _die_with_parent(number: int) -> None:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def die() -> None:
+def die() -> NoReturn:
     """End this process at once, with its whole group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -28,8 +28,9 @@ from penstock.engine.record.record import read_running
 from penstock.errors import BadOption, PayloadTooLarge, PenstockError
 from penstock.model.codec import encode_result, open_envelope, storable
 from penstock.model.control_flow import Bury, Retry, Snooze
+from penstock.model.payload_codec import Codecs
 from penstock.worker.executors.parent_death import watch_parent
-from penstock.worker.outcome import Raised, describe_error, names_of
+from penstock.worker.outcome import Hide, Raised, describe_error, hide_arguments, hide_nothing, names_of
 
 log = logging.getLogger("penstock.worker")
 
@@ -84,6 +85,8 @@ def _frame(value: Any) -> bytes:
 
 class Parent:
     """The process's side of the socket: it reads one order, and answers to progress."""
+
+    codecs = Codecs("")  #: none: its worker seals what it says, and has opened its payload
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -214,7 +217,7 @@ class JobRunner:
         try:
             result = self._result(order, task)
         except BaseException as error:  # noqa: BLE001  (whatever it was, the worker is told)
-            self._parent.send("raised", *_error_values(error))
+            self._parent.send("raised", *_error_values(error, _hide_of(order, task)))
         else:
             self._parent.send("done", result)
 
@@ -272,14 +275,21 @@ async def _called(task: Task[..., Any, Any], args: list[Any], kwargs: dict[str, 
     return await value if task.is_async else value
 
 
-def _error_values(error: BaseException) -> list[Any]:
+def _hide_of(order: JobOrder, task: Task[..., Any, Any]) -> Hide:
     try:
-        delay, reason = getattr(error, "delay", None), storable(str(getattr(error, "reason", "")), 200)
+        return hide_arguments(open_envelope(order.payload), task.options.redact)
+    except msgspec.MsgspecError:
+        return hide_nothing
+
+
+def _error_values(error: BaseException, hide: Hide = hide_nothing) -> list[Any]:
+    try:
+        delay, reason = getattr(error, "delay", None), storable(hide(str(getattr(error, "reason", ""))), 200)
         kind = next((kind.__name__ for kind in (Retry, Snooze, Bury) if isinstance(error, kind)), "")
         names = sorted(storable(name, 500) for name in names_of(error))
     except BaseException:  # noqa: BLE001  (an error that cannot be asked what it is, is a failure like any other)
         kind, delay, reason, names = "", None, "", []
-    return [kind, delay, reason, names, describe_error(error)]
+    return [kind, delay, reason, names, describe_error(error, hide)]
 
 
 def rebuild(values: list[Any]) -> BaseException:

@@ -146,7 +146,7 @@ class _Process:
         """The packed result. It raises what the job raised, ProcessDied, or NotFound if the task is not found there."""
         assert self._frames is not None
         lease = context.lease
-        self._frames.write(JobOrder(location_of(task), lease.id, lease.running.record, lease.payload))
+        self._frames.write(JobOrder(location_of(task), lease.id, lease.running.record, context.payload))
         while True:
             word, *values = await self._next(context)
             self._has_outcome = True

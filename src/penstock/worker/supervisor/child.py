@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class ChildSetup:
     """The settings that a child is started with."""
 
     app: str | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  #: it may have a password
     namespace: str | None = None
     concurrency: int | None = None
     queues: str | None = None
@@ -37,9 +37,6 @@ class ChildSetup:
     max_jobs: int | None = None
     level: str = "INFO"
     form: str = "table"
-    parent: int = 0  #: process id
-    socket: int = 0  #: file number
-    shared_state: int = 0  #: file number
 
 
 class Child:
@@ -50,14 +47,16 @@ class Child:
         self.shared_file = SharedState.make_file()
         self.socket, theirs = socket.socketpair()
         with theirs:
-            setup = replace(setup, parent=os.getpid(), socket=theirs.fileno(), shared_state=self.shared_file)
+            numbers = map(str, (os.getpid(), theirs.fileno(), self.shared_file))
             flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
             self.process = subprocess.Popen(  # noqa: S603  (this very Python)
-                [sys.executable, *flags, "-m", module, json.dumps(asdict(setup))],
+                [sys.executable, *flags, "-m", module, *numbers],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), self.shared_file],
                 process_group=0,
             )
+        # Everybody on the machine can read the arguments of a process, and the URL may have a password.
+        ipc.send(self.socket, "setup", asdict(setup))
         self.started_at = time.monotonic()
         self.hello: dict[str, Any] | None = None
         self.failure = ""  #: why its app could not be imported

@@ -25,11 +25,11 @@ def receive(sock: socket.socket) -> Iterator[list[Any]]:
             yield json.loads(line)
 
 
-def listen(sock: socket.socket, on_message: Callable[[list[Any]], None], on_end: Callable[[], None]) -> None:
+def listen(messages: Iterator[list[Any]], on_message: Callable[[list[Any]], None], on_end: Callable[[], None]) -> None:
     """Receive in a thread, so that even a blocked loop does not miss the end of the other side."""
 
     def run() -> None:
-        for message in receive(sock):
+        for message in messages:
             on_message(message)
         on_end()
 
