@@ -53,6 +53,7 @@ PARTS = {
         "penstock.api.selection:Selection",
         "penstock.engine.read.dead_groups:DeadGroup",
     ],
+    "Access over HTTP": ["penstock.http.principal:Principal", "penstock.http.trusted_header:Trust"],
     "Testing": [
         "penstock.testing.sandbox:Sandbox",
         "penstock.testing.clock:Clock",

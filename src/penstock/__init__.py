@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnknownTask,
         UnsuitableServer,
     )
+    from penstock.http.principal import Principal
     from penstock.model.backoff import Backoff
     from penstock.model.batch_state import BatchStatus
     from penstock.model.control_flow import Bury, Retry, Snooze
@@ -60,6 +61,7 @@ __all__ = [
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
+    "Principal",
     "QueueFull",
     "ResultExpired",
     "Retry",
@@ -102,6 +104,7 @@ _HOMES = {
     "PayloadTooLarge": "penstock.errors",
     "Penstock": "penstock.app",
     "PenstockError": "penstock.errors",
+    "Principal": "penstock.http.principal",
     "QueueFull": "penstock.errors",
     "ResultExpired": "penstock.errors",
     "Retry": "penstock.model.control_flow",

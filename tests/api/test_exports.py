@@ -20,6 +20,7 @@ NAMES = {
     "batches": {"Batch", "BatchStatus"},
     "watching": {"Event"},
     "workers": {"Worker"},
+    "access": {"Principal"},
     "errors": {
         "PenstockError",
         "JobFailed",

@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from penstock import Penstock
+from penstock.http import request_limits
 from penstock.http.routes import events
 from tests.api.looks import eventually
-from tests.http.harness import client_at, listening, serving
+from tests.http.harness import client_at, listening, open_service, serving
 
 PATH = "/api/v1/events"
 
@@ -106,8 +107,8 @@ async def _first(lines: AsyncIterator[str], number: int) -> AsyncIterator[str]:
 
 async def test_who_leaves_or_reads_too_slowly_is_let_go(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", 0.3)
-    monkeypatch.setattr(events, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
-    async with listening(app.asgi(), buffer=4096) as port, client_at(port) as client:
+    monkeypatch.setattr(request_limits, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
+    async with listening(open_service(app), buffer=4096) as port, client_at(port) as client:
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await asyncio.to_thread(place.connect, ("127.0.0.1", port))
@@ -129,7 +130,7 @@ async def _is_free(client: httpx.AsyncClient) -> bool:
 
 
 async def test_there_is_a_bounded_number_of_readers(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_READERS", 2)
+    monkeypatch.setattr(request_limits, "MAX_READERS", 2)
     async with serving(app) as client, following(client), following(client):
         refused = await client.get(PATH)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

@@ -1,6 +1,6 @@
 """What lanes are doing: who has their slots, who waits, what was declared and what was set by hand."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -57,6 +57,11 @@ class LaneViews:
     async def names(self, most: int = 10_000) -> list[str]:
         """The stored names of these, sorted."""
         return sorted(await self._script_client.ask(lambda client: self._names(client, most)))
+
+    async def declared(self, names: Sequence[str]) -> dict[str, str]:
+        """Stored name → what was declared last of its limit, rate, burst and kind, as a job's header has it."""
+        raw = await self._script_client.ask(lambda client: client.hmget(self._key("lanes"), names))
+        return {name: str(_record(record)[3]) for name, record in zip(names, raw, strict=True) if record}
 
     async def opens(self, queues: Collection[str]) -> bool:
         """Whether a lane in which jobs of these queues wait will open by itself: by its rate, or when a holder ends."""
