@@ -173,6 +173,17 @@ async def test_a_head_that_is_too_large_is_refused(app: Penstock) -> None:
         writer.close()
 
 
+async def test_what_is_no_http_is_refused_like_all_else(app: Penstock) -> None:
+    async with listening(open_service(app), http=bounded()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01 this is TLS, perhaps\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"X-Content-Type-Options: nosniff\r\n" in answer
+        assert answer.endswith(b"Invalid HTTP request received.")
+        writer.close()
+
+
 async def test_memory_stays_flat_under_big_bodies(client: httpx.AsyncClient) -> None:
     big = b'{"task": "echo", "args": [' + b"1," * 400_000 + b"1]}"
     deep = b"[" * 500_000 + b"]" * 500_000

@@ -97,6 +97,13 @@ async def test_options_are_bounded_by_a_scope_and_those_of_the_code_are_not(
         assert "poster may give 20 or a larger number" in detail(refused)
 
 
+async def test_those_who_are_bound_are_told_their_bounds_and_not_where_jobs_are_stored(app: Penstock) -> None:
+    async with served(app) as by:
+        me = (await by["mailer"].get("/api/v1/me")).json()
+        assert (me["queues"], me["tasks"], me["server"]) == (["mail", "mail.*"], ["*"], "")
+        assert (await by["viewer"].get("/api/v1/me")).json()["server"] == app.settings.url
+
+
 async def test_an_enqueuer_reads_the_state_of_a_job_by_its_id_and_nothing_else(app: Penstock) -> None:
     async with served(app) as by:
         path = (await by["poster"].post(JOBS, json={"task": "send", "args": [SECRET]})).headers["location"]

@@ -177,6 +177,16 @@ async def test_a_session_lets_a_browser_in_without_its_token(app: Penstock, file
         assert (await client.get(ME)).status_code == 401
 
 
+async def test_a_sign_in_is_in_the_audit_log_with_its_name(
+    app: Penstock, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(app, token_file=file) as client:
+        with caplog.at_level(logging.INFO, "penstock.audit"):
+            await client.post(SESSION, json={"token": "anns-token"})
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "penstock.audit"]
+    assert line == "anybody: session as ann, 200"
+
+
 async def test_who_gives_a_token_is_told_of_no_session_to_end(app: Penstock, file: Path) -> None:
     async with serving(app, token_file=file) as client:
         assert (await client.get(ME, headers=bearer("anns-token"))).json()["sign_out"] is None

@@ -119,7 +119,8 @@ def serve(
         timeout_graceful_shutdown=_STOP_TIMEOUT,
         h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
     )
-    logging.getLogger("uvicorn.error").setLevel("INFO" if verbose else "WARNING")
+    # It warns of each request that is no HTTP, so that anybody could fill a disk.
+    logging.getLogger("uvicorn.error").setLevel("INFO" if verbose else "ERROR")
     logging.getLogger("uvicorn.access").addFilter(_hide_token)
     _Server(uvicorn.Server(config), program, access, printer).run(_listen(host, port))
 

@@ -124,6 +124,14 @@ class ServiceProtocol(H11Protocol):
         self._all.leave(self)
         self.transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP gets an answer like all others, and its connection is closed."""
+        if self.is_idle:
+            head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+            head += f"X-Content-Type-Options: nosniff\r\nContent-Length: {len(msg.encode())}\r\n\r\n"
+            self.transport.write(f"{head}{msg}".encode())
+        self.transport.close()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._all.enter(self, self.client[0] if self.client else "")

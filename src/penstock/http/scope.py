@@ -28,8 +28,8 @@ def require_contents(principal: Principal, what: str = "this") -> None:
     if not principal.reads_contents:
         raise Refused(
             "right",
-            f"{what} needs the right to read contents (arguments, results, errors and logs), which {principal.name} has"
-            " not: contents=True gives it",
+            f"{what} needs the right to read contents (arguments, results, errors and logs); {principal.name} does not"
+            " have it, contents=True gives it",
         )
 
 

@@ -76,6 +76,7 @@ class SessionRoutes:
     async def open_session(self, context: RequestContext) -> Response:
         request: SessionRequest = parsing.decode(context.body, SessionRequest)
         principal = self._access.principal_of_token(context.request, request.token)
+        context.details.append(f"as {principal.name}")
         cookie = self._access.sessions.set_cookie(context.request, token_digest(request.token))
         return json_response(_me(context, principal, f"{_base(context)}{_SESSION}"), headers={"Set-Cookie": cookie})
 
@@ -94,7 +95,7 @@ def _me(context: RequestContext, principal: Principal, sign_out: str | None) -> 
         tasks=list(principal.tasks),
         namespace=context.program.name,
         version=version("penstock"),
-        server=str(parse(context.program.settings.url)),
+        server=str(parse(context.program.settings.url)) if principal.sees_whole_app else "",
         base=_base(context),
         sign_out=sign_out,
     )

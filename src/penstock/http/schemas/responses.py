@@ -227,6 +227,6 @@ class MeAnswer(Struct):
     tasks: list[str]
     namespace: str
     version: str  #: of Penstock
-    server: str  #: where the jobs are stored, without secrets
+    server: str  #: where the jobs are stored, without secrets; empty for those who are bound to queues or tasks
     base: str  #: the path under which this service is
     sign_out: str | None  #: the path to DELETE to end this session; null if there is none
