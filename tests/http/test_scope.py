@@ -70,7 +70,7 @@ async def test_jobs_are_stored_only_in_the_queues_and_of_the_tasks_of_a_scope(ap
         assert text == "the queue 'money' is not among those to use here; mailer may use only the queues mail, mail.*"
         assert "'money'" in detail(await by["mailer"].post(JOBS, json={"task": "send", "queue": "money"}))
         assert (await by["caller"].post(JOBS, json={"task": "send", "queue": "money"})).status_code == 201
-        text = detail(await by["caller"].post(JOBS, json={"task": "pay"}))
+        text = detail(await by["caller"].post(JOBS, json={"task": "pay", "kwargs": {"no": "such argument"}}))
         assert text == "the task 'bills:pay' is not among those to use here; caller may use only the tasks shop:*"
         many = await by["poster"].post(JOBS, json=[{"task": "send"}, {"task": "pay"}])
         assert [row.get("problem", {}).get("status") for row in many.json()] == [None, 403]

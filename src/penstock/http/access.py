@@ -93,7 +93,8 @@ class Access:
         return _basic_digest(value) if scheme.lower() == "basic" else token_digest(value)
 
     def _by_secret(self, request: HTTPConnection, digest: bytes) -> Principal:
-        self.guesses.check(self.address_of(request), digest)
+        if not self.guesses.were_right(digest):
+            self.guesses.check(self.address_of(request), digest)
         for grants in self._all_grants():
             if (grant := grants.by_digest.get(digest)) is not None:
                 self.guesses.was_right(digest)

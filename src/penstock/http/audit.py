@@ -29,10 +29,13 @@ class AuditLog:
         self._began = 0.0  #: when this window did
         self._written = 0
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody wants to know of changes."""
+        return log.isEnabledFor(logging.INFO)
+
     def change(self, context: RequestContext, route: Route, status: int, address: str) -> None:
         """Tell of a change, or of one that failed."""
-        if not log.isEnabledFor(logging.INFO):
-            return
         target = printable(" ".join(context.path.values()))
         details = list(map(printable, context.details)) or [""]
         for at in range(0, len(details), _DETAILS):

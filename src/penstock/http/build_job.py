@@ -73,15 +73,18 @@ def build_job(program: Program, raw: bytes | msgspec.Raw, submission: Submission
     request: JobRequest = parsing.decode(raw, JobRequest)
     check_id(request.id)
     base = find_task(program, request.task)
-    scope.require_task(submission.principal, base.name)
-    scope.require_options(submission.principal, request)
+    is_bound = not submission.principal.is_unbound
+    if is_bound:
+        scope.require_task(submission.principal, base.name)
+        scope.require_options(submission.principal, request)
     options = _task_options(request)
     task = base.using(**options) if options else base
     args, kwargs = task.signature.from_json(request.args, request.kwargs)
     job = task.call(*args, **kwargs).job
     header, job_id = job.header, job.id
-    scope.require_queue(submission.principal, header.queue)
-    if options.keys() & {"lock", "lane", "cost"} and not submission.principal.sets_limits:
+    if is_bound:
+        scope.require_queue(submission.principal, header.queue)
+    if not submission.principal.sets_limits and options.keys() & {"lock", "lane", "cost"}:
         own = base.call(*args, **kwargs).job.header.lanes
         lanes = lanes_as_declared(program, base, request, own, header.lanes)
         header = msgspec.structs.replace(header, lanes=lanes)

@@ -24,17 +24,20 @@ class Guesses:
         self._wrong: OrderedDict[str, dict[bytes, float]] = OrderedDict()  #: address → credentials → when
         self._right: OrderedDict[bytes, None] = OrderedDict()
 
+    def were_right(self, digest: bytes) -> bool:
+        """Whether these credentials were right before, from whatever address."""
+        return digest in self._right
+
     def check(self, address: str, digest: bytes) -> None:
         """429 if this address has guessed too often to try these credentials now."""
         recent = self._recent(_network(address))
-        if len(recent) >= MAX_GUESSES and digest not in recent and digest not in self._right:
+        if len(recent) >= MAX_GUESSES and digest not in recent and not self.were_right(digest):
             seconds = max(1, round(WINDOW - (time.monotonic() - min(recent.values()))))
             text = f"{len(recent)} wrong credentials came from this address: try again in {seconds} s"
             raise Refused("guesses", text, 429, {"Retry-After": str(seconds)})
 
     def was_right(self, digest: bytes) -> None:
         self._right[digest] = None
-        self._right.move_to_end(digest)
         if len(self._right) > _MAX_RIGHT:
             self._right.popitem(last=False)
 

@@ -15,7 +15,7 @@ from penstock.model.options import unknown
 Role = Literal["viewer", "enqueuer", "operator", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _LADDER: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")
-_ALL: Final = ("*",)
+_ALL: Final = ("*",)  #: always this very tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,22 @@ class Principal:
 
     @property
     def uses_all_queues(self) -> bool:
-        return self.queues == _ALL
+        return self.queues is _ALL
 
     @property
     def uses_all_tasks(self) -> bool:
-        return self.tasks == _ALL
+        return self.tasks is _ALL
 
     @property
     def sees_whole_app(self) -> bool:
         """Whether it is bound to no queue and no task."""
         return self.uses_all_queues and self.uses_all_tasks
+
+    @property
+    def is_unbound(self) -> bool:
+        """Whether it is bound to no option, either."""
+        options = self.most_urgent, self.max_retries, self.max_timeout
+        return self.sees_whole_app and options == (0, None, None)
 
     def uses_queue(self, name: str) -> bool:
         return _matches(name, self.queues)
@@ -114,7 +120,7 @@ def _check_number(value: Any, what: str, most: int) -> None:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(pattern == "*" or _regex(pattern).fullmatch(name) for pattern in patterns)
+    return patterns is _ALL or any(_regex(pattern).fullmatch(name) for pattern in patterns)
 
 
 @lru_cache(maxsize=4096)

@@ -169,7 +169,7 @@ class Service:
         else:
             return response
         finally:
-            if status:
+            if status and self._audit.is_on:
                 self._audit.change(context, route, status, self._access.address_of(context.request))
 
 
