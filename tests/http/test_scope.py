@@ -72,6 +72,8 @@ async def test_jobs_are_stored_only_in_the_queues_and_of_the_tasks_of_a_scope(ap
         assert (await by["caller"].post(JOBS, json={"task": "send", "queue": "money"})).status_code == 201
         text = detail(await by["caller"].post(JOBS, json={"task": "pay", "kwargs": {"no": "such argument"}}))
         assert text == "the task 'bills:pay' is not among those to use here; caller may use only the tasks shop:*"
+        unknown = detail(await by["caller"].post(JOBS, json={"task": "sent"}), 422)
+        assert ("shop:send" in unknown, "bills" in unknown) == (True, False)
         many = await by["poster"].post(JOBS, json=[{"task": "send"}, {"task": "pay"}])
         assert [row.get("problem", {}).get("status") for row in many.json()] == [None, 403]
 
@@ -142,6 +144,25 @@ async def test_dead_jobs_are_steered_together_only_by_a_filter_within_the_scope(
         assert "name a task with task=" in detail(await by["caller"].post("/api/v1/dead/retry", json={}))
         assert detail(await by["mailer"].post("/api/v1/dead/retry", json={"queue": "money"}))
         assert (await by["mailer"].post("/api/v1/dead/retry", json={"queue": "mail"})).json()["changed"] == 2
+
+
+async def test_a_task_without_its_module_is_no_way_to_those_of_others(app: Penstock) -> None:
+    @app.task(name="send", retries=0)
+    async def send() -> None:
+        raise ValueError
+
+    await send.enqueue()
+    await app.tasks["shop:send"].enqueue(fail="yes")
+    await app.run_until_idle()
+    sender = Principal("sender", "admin", tasks=["send"])
+    async with serving(app, tokens={"a-long-secret": sender}) as client:
+        headers = bearer("a-long-secret")
+        listed = (await client.get("/api/v1/dead?task=send", headers=headers)).json()["items"]
+        assert [row["task"] for row in listed] == ["send"]
+        for action in ("retry", "discard"):
+            refused = await client.post(f"/api/v1/dead/{action}", json={"task": "send"}, headers=headers)
+            assert "name a task with task=, as module:function" in detail(refused)
+    assert len(await app.jobs(state="dead")) == 2
 
 
 async def test_queues_schedules_and_tasks_of_others_are_not_shown(app: Penstock) -> None:

@@ -72,7 +72,7 @@ def build_job(program: Program, raw: bytes | msgspec.Raw, submission: Submission
     """The job of one JSON object; an error says what is wrong with it. `index`: its place in the request's array."""
     request: JobRequest = parsing.decode(raw, JobRequest)
     check_id(request.id)
-    base = find_task(program, request.task)
+    base = find_task(program, request.task, submission.principal)
     is_bound = not submission.principal.is_unbound
     if is_bound:
         scope.require_task(submission.principal, base.name)
@@ -96,15 +96,19 @@ def build_job(program: Program, raw: bytes | msgspec.Raw, submission: Submission
     return NewJob(job_id, header, job.payload)
 
 
-def find_task(program: Program, name: str) -> Task[..., Any, Any]:
-    """The task of this full name, or the only one whose name has this part after the colon."""
+def find_task(program: Program, name: str, principal: Principal) -> Task[..., Any, Any]:
+    """The task of this full name, or the only one whose name has this part after the colon.
+
+    An error names no task that this principal may not use.
+    """
     tasks = program.tasks
     matches = meant(name, tasks)
     if len(matches) == 1:
         return tasks[matches[0]]
-    if matches:
-        raise UnknownTask(f"several tasks are called {name[:60]!r}; say which: {', '.join(sorted(matches))}")
-    raise UnknownTask(unknown("task", name, tasks) if tasks else f"unknown task {name[:60]!r}; none are known here")
+    usable = [task for task in matches or tasks if principal.uses_task(task)]
+    if matches and usable:
+        raise UnknownTask(f"several tasks are called {name[:60]!r}; say which: {', '.join(sorted(usable))}")
+    raise UnknownTask(unknown("task", name, usable) if usable else f"unknown task {name[:60]!r}; none are known here")
 
 
 def _task_options(request: JobRequest) -> dict[str, Any]:

@@ -64,14 +64,15 @@ def require_priority(principal: Principal, priority: int | UnsetType | None) -> 
 
 def require_filters(principal: Principal, queue: str, task: str) -> None:
     """Those who may use some queues or tasks name one of them when they act on many jobs."""
-    for name, value, is_bound, require in (
-        ("queue", queue, not principal.uses_all_queues, require_queue),
-        ("task", task, not principal.uses_all_tasks, require_task),
-    ):
-        if value:
-            require(principal, value)
-        elif is_bound:
-            raise Refused("scope", f"name a {name} with {name}=: {_bounds(principal)}")
+    if queue:
+        require_queue(principal, queue)
+    elif not principal.uses_all_queues:
+        raise Refused("scope", f"name a queue with queue=: {_bounds(principal)}")
+    if principal.uses_all_tasks:
+        return
+    if ":" not in task:  # a filter without a module takes all tasks that are called so, whatever their module
+        raise Refused("scope", f"name a task with task=, as module:function: {_bounds(principal)}")
+    require_task(principal, task)
 
 
 def require_job(principal: Principal, record: JobRecord) -> None:

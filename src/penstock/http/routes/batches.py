@@ -90,7 +90,7 @@ def _end_task(context: RequestContext, name: str | None) -> Task[..., Any, Any] 
     """The task of this name, which is enqueued at the end of the batch."""
     if not name:
         return None
-    task = find_task(context.program, name)
+    task = find_task(context.program, name, context.principal)
     scope.require_task(context.principal, task.name)
     scope.require_queue(context.principal, task.options.queue)
     return task
