@@ -7,6 +7,7 @@ have places that no stranger can take, and admins have places that nobody else c
 
 import asyncio
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,8 +46,10 @@ def room_of_process() -> Room:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = Room().strangers + Room().others + Room().admins + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with suppress(ValueError, OSError):  # macOS may allow fewer than it says
+            more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
     return Room() if soft == resource.RLIM_INFINITY else Room().within(soft)
 
 
