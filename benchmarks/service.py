@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -23,12 +24,13 @@ from starlette.routing import Route
 
 from benchmarks import server
 from penstock import Penstock
-from penstock.http.header_timeout import HeaderTimeoutProtocol
+from penstock.http.connections import Connections, Room, ServiceProtocol
 
 ROUNDS: Final = 5
 SECONDS: Final = 3
 CONNECTIONS: Final = 32
 _SINGLE: Final = '{"task":"add","args":[1],"kwargs":{"y":2}}'
+_TOKEN: Final = "of-the-benchmark"
 _ANSWER: Final = {"id": "mwiqz6qvcecaaae79dcfa1", "state": "ready", "created": True}
 
 
@@ -52,7 +54,9 @@ def _serve(kind: str, port: int, url: str) -> None:
     if kind == "bare":
         uvicorn.run(bare, port=port, log_level="warning", access_log=False)
     else:
-        uvicorn.run(_app(url).asgi(), port=port, log_level="warning", access_log=False, http=HeaderTimeoutProtocol)
+        service = _app(url).asgi(tokens={_TOKEN: "admin"})
+        protocol: Any = partial(ServiceProtocol, connections=Connections(Room()))
+        uvicorn.run(service, port=port, log_level="warning", access_log=False, http=protocol)
 
 
 def _start(kind: str, url: str) -> "tuple[subprocess.Popen[bytes], int]":
@@ -86,7 +90,8 @@ def _wrk(script: Path, port: int, connections: int) -> tuple[float, int]:
 
 def _script(folder: Path, name: str, body: str) -> Path:
     file = folder / f"{name}.lua"
-    file.write_text(f"wrk.method='POST' wrk.headers['Content-Type']='application/json' wrk.body=[==[{body}]==]\n")
+    headers = f"wrk.headers['Content-Type']='application/json' wrk.headers['Authorization']='Bearer {_TOKEN}'"
+    file.write_text(f"wrk.method='POST' {headers} wrk.body=[==[{body}]==]\n")
     return file
 
 

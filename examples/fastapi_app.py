@@ -10,7 +10,7 @@ be; asking there again gives the result once it is there, or waits for it a litt
 How Penstock does it: `await task.enqueue(…)` stores the job before the request is answered. FastAPI's lifespan opens
 the app, and runs a worker in the same process; take that line out and start `penstock worker fastapi_app:app` when
 there is more to do. `app.asgi()` mounted beside it is the whole HTTP service: jobs, queues, events, metrics, and a
-page for people.
+page for people. Without credentials it only lets this machine look.
 """
 
 import asyncio

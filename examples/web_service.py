@@ -31,6 +31,7 @@ from penstock import Lane, Penstock
 
 FOLDER = Path(os.environ.get("WEB_SERVICE_FOLDER") or tempfile.mkdtemp(prefix="web-service-"))
 os.environ["WEB_SERVICE_FOLDER"] = str(FOLDER)  # for its other processes
+TOKEN = os.environ.setdefault("WEB_SERVICE_TOKEN", os.urandom(16).hex())  # whoever has it may store jobs
 os.environ.setdefault("PENSTOCK_EMBEDDED_LINGER", "0.2")  # seconds that the engine outlives its last user
 
 app = Penstock("web-service", url=f"embedded://{FOLDER}/data")
@@ -60,15 +61,14 @@ def everything(door: socket.socket) -> Iterator[list["subprocess.Popen[bytes]"]]
 
 def ask(door: socket.socket, path: str, body: Any = None) -> Any:
     """Who comes before the service is up waits at the door."""
-    url = f"http://127.0.0.1:{door.getsockname()[1]}/api/v1/jobs{path}"
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{door.getsockname()[1]}/api/v1/jobs{path}", data, headers)
     with urllib.request.urlopen(request, timeout=90) as answer:  # noqa: S310
         return json.load(answer)
 
 
 async def most_at_once() -> int:
-    """What the engine wrote down while it happened."""
     running, most = set[str](), 0
     async for event in app.events(since="1h", kinds=["lease", "complete", "retry", "bury", "reap"]).kept():
         running = running | {event.job} if event.kind == "lease" else running - {event.job}
@@ -97,7 +97,7 @@ def main() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve", number]:
-            service = uvicorn.Server(uvicorn.Config(app.asgi(), log_level="warning"))
+            service = uvicorn.Server(uvicorn.Config(app.asgi(tokens={TOKEN: "operator"}), log_level="warning"))
             service.run([socket.socket(fileno=int(number))])
         case ["work"]:
             asyncio.run(app.worker(concurrency=3, lease="1s").run())

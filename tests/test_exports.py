@@ -21,6 +21,7 @@ NAMES = {
     "watching": {"Event"},
     "workers": {"Worker"},
     "payloads": {"PayloadCodec", "About"},
+    "access": {"Principal"},
     "errors": {
         "PenstockError",
         "JobFailed",

@@ -59,6 +59,7 @@ PARTS = {
         "penstock.model.payload_codec:PayloadCodec",
         "penstock.model.payload_codec:About",
     ],
+    "Access over HTTP": ["penstock.http.principal:Principal", "penstock.http.trusted_header:Trust"],
     "Testing": [
         "penstock.testing.sandbox:Sandbox",
         "penstock.testing.clock:Clock",

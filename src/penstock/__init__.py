@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UnknownTask,
         UnsuitableServer,
     )
+    from penstock.http.principal import Principal
     from penstock.model.backoff import Backoff
     from penstock.model.batch_state import BatchStatus
     from penstock.model.control_flow import Bury, Retry, Snooze
@@ -64,6 +65,7 @@ __all__ = [
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
+    "Principal",
     "QueueFull",
     "ResultExpired",
     "Retry",
@@ -109,6 +111,7 @@ _HOMES = {
     "PayloadTooLarge": "penstock.errors",
     "Penstock": "penstock.app",
     "PenstockError": "penstock.errors",
+    "Principal": "penstock.http.principal",
     "QueueFull": "penstock.errors",
     "ResultExpired": "penstock.errors",
     "Retry": "penstock.model.control_flow",

@@ -36,11 +36,14 @@ from penstock.worker.queue_stream import QueueStream
 from penstock.worker.worker import GRACE, Worker
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
     from typing import Self, Unpack
 
-    from penstock.http.access import Role, Trust
+    from penstock.http.access import Login
+    from penstock.http.principal import Principal, Role
     from penstock.http.service import Service
+    from penstock.http.trusted_header import Trust
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -438,22 +441,27 @@ class Penstock:
     def asgi(
         self,
         *,
-        tokens: "Mapping[str, Role] | None" = None,
-        users: "Mapping[str, tuple[str, Role]] | None" = None,
+        tokens: "Mapping[str, Role | Principal] | None" = None,
+        users: "Mapping[str, tuple[str, Role | Principal]] | None" = None,
         trust: "Trust | None" = None,
+        token_file: "str | Path | None" = None,
+        access: "Login | None" = None,
     ) -> "Service":
         """The HTTP service as an ASGI app, to be run or mounted under any path; needs the extra `penstock[http]`.
 
-        Access by `tokens={secret: role}`, `users={name: (password, role)}` or the header of a proxy, else by
-        $PENSTOCK_HTTP_TOKENS and the like; without any, only for this machine.
+        Access by `tokens={secret: role}`, `users={name: (password, role)}`, the header of a proxy, a file of tokens,
+        or by `access`, an async function that takes a request and returns its Principal or None. A Principal may stand
+        for a role. Without these by $PENSTOCK_HTTP_TOKENS and the like; without any, this machine may look, and change
+        nothing.
         """
         try:
-            from penstock.http.credentials import access  # noqa: PLC0415  (an extra)
+            from penstock.http.access import access_by  # noqa: PLC0415  (an extra)
             from penstock.http.route_table import make_service  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise PenstockError(f"app.asgi() needs {error.name}: pip install 'penstock[http]'") from error
 
-        return make_service(self.program, access(tokens, users, trust))
+        way = access_by(tokens=tokens, users=users, trust=trust, token_file=token_file, login=access)
+        return make_service(self.program, way)
 
     # Opening and closing
 

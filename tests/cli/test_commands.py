@@ -224,6 +224,18 @@ CASES = {
         "healthy namespace server settings jobs workers counts_checked findings advice fixed",
         (("now", 2, "unexpected"),),
     ),
+    "token new": Case(
+        "grafana --role viewer --queue mail",
+        "pst_",
+        "name token sha256 file entry",
+        (
+            ("grafana", 2, "--role"),
+            ("grafana --role owner", 2, "owner"),
+            ("grafana --role viewer --expires soon", 2, "250ms"),
+            ("grafana --role viewer --max-timeout soon", 2, "250ms"),
+            ("grafana --role viewer --file /nowhere/tokens.toml", 2, "No such file"),
+        ),
+    ),
     "completion": Case("bash", "complete -o nosort", "", (("tcsh", 2, "tcsh"),)),
 }
 

@@ -33,11 +33,26 @@ def test_dev_runs_jobs_and_serves_http_until_it_is_told_to_stop(shell: Shell) ->
     job_id = shell.json("enqueue", "send", "[7]")["id"]
     process = shell.start("dev", "--port", "0")
     try:
+        served = _lines(process, "curl  -H")
+        _, header, address = served.replace("'", "\n").split("\n")[:3]
+        wait_for(lambda: shell.json("job", "show", job_id)["state"] == "done", timeout=LONG)
+        url = address.strip().replace("/queues", f"/jobs/{job_id}")
+        request = urllib.request.Request(url, headers=dict([header.split(": ")]))
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["result"] == "7:hi"
+        assert _ended(process) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_dev_asks_for_no_token_with_open(shell: Shell) -> None:
+    process = shell.start("dev", "--port", "0", "--open")
+    try:
         served = _lines(process, "serves http://")
         address = next(word for word in served.split() if word.startswith("http://"))
-        wait_for(lambda: shell.json("job", "show", job_id)["state"] == "done", timeout=LONG)
-        with urllib.request.urlopen(f"{address}/api/v1/jobs/{job_id}") as answer:
-            assert json.load(answer)["result"] == "7:hi"
+        with urllib.request.urlopen(f"{address}/api/v1/me") as answer:
+            assert json.load(answer)["role"] == "admin"
         assert _ended(process) == 0
     finally:
         process.kill()

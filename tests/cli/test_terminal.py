@@ -52,6 +52,23 @@ def test_what_destroys_asks_first(shell: Shell) -> None:
     assert "1 job waited, 1 cancelled" in shown
 
 
+def test_serve_says_in_red_what_open_means(shell: Shell) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "penstock.cli", "serve", "--port", "0", "--open"]
+    environment = shell.environment | {"COLUMNS": "100", "TERM": "xterm"}
+    process = subprocess.Popen(command, cwd=shell.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"delete everything" not in shown:
+            shown += os.read(ours, 65_536)
+        assert b"\x1b[31m" in shown
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT)
+        os.close(ours)
+
+
 OPEN = """
 import json
 from tasks import app, send

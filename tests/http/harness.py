@@ -10,6 +10,10 @@ import httpx
 import uvicorn
 
 from penstock import Penstock
+from penstock.http.access import Access
+from penstock.http.route_table import make_service
+from penstock.http.service import Service
+from penstock.http.this_machine import OPEN
 from tests.app_helpers import eventually
 
 
@@ -34,9 +38,16 @@ async def listening(asgi: Any, host: str = "127.0.0.1", buffer: int = 0, **optio
         place.close()
 
 
+def open_service(app: Penstock) -> Service:
+    """The service of `penstock serve --open`: everybody on this machine is an admin."""
+    return make_service(app.program, Access(this_machine=OPEN))
+
+
 @contextlib.asynccontextmanager
 async def serving(app: Penstock, **credentials: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with listening(app.asgi(**credentials)) as port, client_at(port) as client:
+    """A client of the service with these credentials; without any, of the open one."""
+    service = app.asgi(**credentials) if credentials else open_service(app)
+    async with listening(service) as port, client_at(port) as client:
         yield client
 
 

@@ -13,6 +13,7 @@ from penstock.api.program import Program
 from penstock.http import bulk_actions
 from penstock.http.access import Access
 from penstock.http.route_table import make_service
+from penstock.http.this_machine import OPEN
 from penstock.worker.queue_stream import QueueStream
 from tests.http.harness import client_at, listening
 from tests.http.test_selections import all_of
@@ -283,7 +284,7 @@ async def test_a_batch_is_opened_looked_at_and_steered_without_the_code(app: Pen
         await batch.add(app.tasks["work"].call(-7))
     await app.run_until_idle()
     bare = Program(app.name, app.settings, lambda: app.client, QueueStream)
-    async with listening(make_service(bare, Access())) as port, client_at(port) as client:
+    async with listening(make_service(bare, Access(this_machine=OPEN))) as port, client_at(port) as client:
         path = f"{BATCHES}/{batch.id}"
         (row,) = (await client.get(f"{path}/finished")).json()["items"]
         assert (row["state"], row["error"]["type"]) == ("dead", "ValueError")

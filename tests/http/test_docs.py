@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.http.route_table import ROUTES
-from penstock.http.routes.events import EventFeed
+from penstock.http.access import Access
+from penstock.http.request_metrics import RequestMetrics
+from penstock.http.route_table import all_routes
 from tests.conftest import namespace
 from tests.http.processes import TASKS, serve
 from tests.servers import Server
@@ -38,7 +39,7 @@ async def _schedule(app: Penstock) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_every_curl_line_works_as_it_stands(tmp_path: Path, single: Server) -> None:
     name = namespace()
-    with serve(tmp_path, single.url, name, "tasks:app", tasks=MORE) as process:
+    with serve(tmp_path, single.url, name, "tasks:app", "--open", tasks=MORE) as process:
         asyncio.run(_schedule(Penstock(name, url=single.url)))
         for line in commands():
             asked = line.replace("localhost:8000", f"127.0.0.1:{process.port}")
@@ -49,6 +50,7 @@ def test_every_curl_line_works_as_it_stands(tmp_path: Path, single: Server) -> N
 
 def test_every_route_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8")
-    for route in (*ROUTES, EventFeed().route):
+    app = Penstock("unused", url="redis://127.0.0.1:1")
+    for route in all_routes(app.program, Access(), RequestMetrics()):
         pattern = re.sub(r"\\\{\w+\\\}", r"[\\w:%-]+", re.escape(route.path))
         assert re.search(pattern + r"(?![\w/{])", text), route.path

@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from penstock import Penstock
+from penstock.http import request_limits
 from penstock.http.routes import events
 from tests.app_helpers import eventually
-from tests.http.harness import client_at, listening, serving
+from tests.http.harness import client_at, listening, open_service, serving
 
 PATH = "/api/v1/events"
 
@@ -108,8 +109,8 @@ async def test_a_reader_that_leaves_or_reads_too_slowly_is_disconnected(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", 0.3)
-    monkeypatch.setattr(events, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
-    async with listening(app.asgi(), buffer=4096) as port, client_at(port) as client:
+    monkeypatch.setattr(request_limits, "MAX_READERS", 1)  # so that a second one shows whether the first is still there
+    async with listening(open_service(app), buffer=4096) as port, client_at(port) as client:
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await asyncio.to_thread(place.connect, ("127.0.0.1", port))
@@ -131,7 +132,7 @@ async def _is_free(client: httpx.AsyncClient) -> bool:
 
 
 async def test_there_is_a_bounded_number_of_readers(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_READERS", 2)
+    monkeypatch.setattr(request_limits, "MAX_READERS", 2)
     async with serving(app) as client, following(client), following(client):
         refused = await client.get(PATH)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

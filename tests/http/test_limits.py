@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import http.client
 import resource
 from typing import Any
 
@@ -9,8 +11,10 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.http import header_timeout, parsing
-from tests.http.harness import client_at, listening, serving
+from penstock.http import body as body_module
+from penstock.http import connections
+from penstock.http.connections import Connections, Room, ServiceProtocol
+from tests.http.harness import bearer, client_at, listening, open_service, serving
 
 JOBS = "/api/v1/jobs"
 JSON = {"Content-Type": "application/json"}
@@ -23,6 +27,11 @@ def tasks(app: Penstock) -> None:
     @app.task(name="echo")
     async def echo(value: Any = None) -> Any:
         return value
+
+
+def bounded(room: Room = Room()) -> Any:  # noqa: B008  (frozen)
+    """The protocol of `penstock serve`."""
+    return functools.partial(ServiceProtocol, connections=Connections(room))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +82,46 @@ async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.Asyn
     assert sent < 20 * MIB
 
 
+@pytest.mark.parametrize("size", [2 * MIB, 5 * MIB, 7 * MIB])
+@pytest.mark.parametrize("has_length", [True, False])
+async def test_a_client_that_sends_all_of_a_large_body_can_read_why_it_was_refused(
+    app: Penstock, size: int, has_length: bool
+) -> None:
+    """As ordinary clients do it: they write all of it, and read then."""
+
+    def post(port: int, token: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        headers = JSON | bearer(token)
+        body = b" " * size if has_length else iter([b" " * 65_536] * (size // 65_536))
+        connection.request("POST", JOBS, body, headers, encode_chunked=not has_length)
+        response = connection.getresponse()
+        found = response.status, response.read()
+        connection.close()
+        return found
+
+    async with listening(app.asgi(tokens={"of-an-admin": "admin", "of-a-viewer": "viewer"})) as port:
+        for token, status in (("of-an-admin", 413), ("of-a-viewer", 403), ("of-nobody", 401)):
+            code, text = await asyncio.to_thread(post, port, token)
+            assert code == status
+            assert b'"detail"' in text
+
+
+async def test_a_client_that_asks_first_sends_no_body_that_is_refused(client: httpx.AsyncClient) -> None:
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+    writer.write(f"{head}Content-Length: {2 * MIB}\r\n\r\n".encode())
+    assert b"413 " in await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+
+
+async def test_every_answer_forbids_sniffing(client: httpx.AsyncClient) -> None:
+    paths = ("/", "/livez", "/metrics", "/openapi.json", "/api/v1/queues", "/no/such/path", "/api/v1/jobs/nothing")
+    for path in paths:
+        assert (await client.get(path)).headers["x-content-type-options"] == "nosniff"
+    async with client.stream("GET", "/api/v1/events") as response:
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = await client.post(JOBS, content=b'{"task": "echo"}', headers={"Content-Type": kind})
@@ -82,7 +131,7 @@ async def test_what_is_no_json_by_its_type_is_refused(client: httpx.AsyncClient)
 async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsing, "BODY_TIMEOUT", 0.3)
+    monkeypatch.setattr(body_module, "BODY_TIMEOUT", 0.3)
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     writer.write(head.encode() + b"{")
@@ -92,8 +141,9 @@ async def test_a_slow_client_is_told_so_and_keeps_nobody_waiting(
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_timeout, "HEADER_TIMEOUT", 0.5)
-    async with listening(app.asgi(), http=header_timeout.HeaderTimeoutProtocol, timeout_keep_alive=30) as port:
+    monkeypatch.setattr(connections, "STRANGER_TIMEOUT", 0.5)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT", 0.5)
+    async with listening(open_service(app), http=bounded()) as port:
         for whole, begun in ((b"", b""), (b"", _HEAD[:30]), (_HEAD, _HEAD[:5])):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(whole)
@@ -109,9 +159,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(app: Penstock, monkey
 
 
 async def test_a_head_that_is_too_large_is_refused(app: Penstock) -> None:
-    async with listening(
-        app.asgi(), http=header_timeout.HeaderTimeoutProtocol, h11_max_incomplete_event_size=65_536
-    ) as port:
+    async with listening(open_service(app), http=bounded(), h11_max_incomplete_event_size=65_536) as port:
         async with client_at(port) as client:
             assert (await client.get("/livez", headers={"X-Large": "x" * 60_000})).status_code == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -122,6 +170,17 @@ async def test_a_head_that_is_too_large_is_refused(app: Penstock) -> None:
                 await writer.drain()
         with contextlib.suppress(ConnectionError):
             assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
+
+
+async def test_what_is_no_http_is_refused_like_all_else(app: Penstock) -> None:
+    async with listening(open_service(app), http=bounded()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01 this is TLS, perhaps\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"X-Content-Type-Options: nosniff\r\n" in answer
+        assert answer.endswith(b"Invalid HTTP request received.")
         writer.close()
 
 

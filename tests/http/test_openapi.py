@@ -75,7 +75,7 @@ def pointed(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.integration
 @pytest.mark.timeout(400)  # thousands of requests
 def test_requests_made_from_openapi_get_only_responses_that_it_describes(tmp_path: Path, single: Server) -> None:
-    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+    with serve(tmp_path, single.url, namespace(), "tasks:app", "--open") as process:
         document = impatient(httpx.get(f"{process.url}/openapi.json").json())
         cases = run(document, tmp_path, process.url, "as-it-is", "fuzzing", 6)
         pointed(document)
@@ -93,7 +93,7 @@ def test_requests_made_from_openapi_get_only_responses_that_it_describes(tmp_pat
 def test_many_more_requests_made_from_openapi_get_only_responses_that_it_describes(
     tmp_path: Path, single: Server
 ) -> None:
-    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+    with serve(tmp_path, single.url, namespace(), "tasks:app", "--open") as process:
         document = impatient(httpx.get(f"{process.url}/openapi.json").json())
         cases = run(document, tmp_path, process.url, "as-it-is", "coverage,fuzzing", 100)
         cases += run(pointed(document), tmp_path, process.url, "pointed", "coverage,fuzzing", 100)

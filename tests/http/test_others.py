@@ -11,6 +11,7 @@ from penstock.api.program import Program
 from penstock.app import Penstock as App
 from penstock.http.access import Access
 from penstock.http.route_table import make_service
+from penstock.http.this_machine import OPEN
 from penstock.worker.queue_stream import QueueStream
 from tests.app_helpers import eventually
 from tests.http.harness import client_at, listening
@@ -127,7 +128,7 @@ async def test_tasks_are_shown_with_the_schema_of_their_arguments(app: Penstock,
 async def test_a_namespace_is_looked_at_and_steered_without_its_code(app: App) -> None:
     job = await app.tasks["add"].enqueue(7)
     program = Program(app.name, app.settings, lambda: app.client, QueueStream)
-    async with listening(make_service(program, Access())) as port, client_at(port) as client:
+    async with listening(make_service(program, Access(this_machine=OPEN))) as port, client_at(port) as client:
         shown = (await client.get(f"{API}/jobs/{job.id}")).json()
         assert (shown["state"], shown["arguments"]) == ("ready", {"x": "[redacted]"})
         assert (await client.post(f"{API}/queues/sums/pause")).status_code == 200

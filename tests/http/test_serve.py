@@ -13,16 +13,19 @@ from tests.servers import Server, wait_for
 
 
 def test_serve_answers_for_an_app_until_it_is_stopped(tmp_path: Path, single: Server) -> None:
-    with serve(tmp_path, single.url, namespace(), "tasks:app") as process:
+    secret = {"PENSTOCK_TOKEN": "always-the-same"}
+    with serve(tmp_path, single.url, namespace(), "tasks:app", **secret) as process:
         assert httpx.get(f"{process.url}/readyz").text == "ready\n"
-        made = httpx.post(f"{process.url}/api/v1/jobs", json={"task": "add", "args": [1]})
+        job = {"task": "add", "args": [1]}
+        made = httpx.post(f"{process.url}/api/v1/jobs", json=job, headers=bearer("always-the-same"))
         assert made.status_code == 201
-        assert "this machine only" in process.output
+        assert "to this machine only" in process.output
         assert process.end() == 0
 
 
 def test_serve_answers_for_a_namespace_without_its_code(tmp_path: Path, single: Server) -> None:
-    with serve(tmp_path, single.url, "unused", "--namespace", namespace(), "--url", single.url) as process:
+    where = ("--namespace", namespace(), "--url", single.url)
+    with serve(tmp_path, single.url, "unused", *where, "--open") as process:
         assert httpx.get(f"{process.url}/api/v1/tasks").json()["items"] == []
         assert httpx.get(f"{process.url}/api/v1/queues").json()["items"] == []
 
@@ -39,10 +42,21 @@ def test_others_may_ask_only_with_credentials(tmp_path: Path, single: Server) ->
         assert "look-at-it" not in process.output
 
 
-@pytest.mark.parametrize("bad", [["--token", "short"], ["--user", "ann"], ["--trust-header", "X:boss"]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ["--token", "short"],
+        ["--token", "Viewer:long-enough"],
+        ["--user", "ann"],
+        ["--trust-header", "X:boss"],
+        ["--trust-header", "X-User"],
+        ["--token-file", "/nowhere/tokens.toml"],
+    ],
+)
 def test_poor_credentials_are_a_usage_error(tmp_path: Path, single: Server, bad: list[str]) -> None:
     with serve(tmp_path, single.url, namespace(), "tasks:app", *bad) as process:
         assert process.process.wait(timeout=30) == 2
+        assert "Traceback" not in process.output
 
 
 def test_a_port_in_use_is_a_failure_that_says_what_to_do(tmp_path: Path, single: Server) -> None:

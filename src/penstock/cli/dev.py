@@ -25,14 +25,22 @@ _STOP_TIMEOUT: Final = 30.0  #: seconds until a process is killed
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), help="Jobs at once.")
 @click.option("-q", "--queues", metavar="NAMES", help="Queues, in strict order, or weighted: mail:5,default:1.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Of HTTP; 0: any.")
+@click.option("--open", "is_open", is_flag=True, help="Ask for no token; everybody on this machine is an admin.")
 @with_target
 def dev(
-    target: Target, printer: Printer, path: str | None, concurrency: int | None, queues: str | None, port: int
+    target: Target,
+    printer: Printer,
+    path: str | None,
+    concurrency: int | None,
+    queues: str | None,
+    port: int,
+    *,
+    is_open: bool,
 ) -> None:
     """Run a reloading worker and the HTTP service, for development.
 
-    They are on the embedded server, unless the app, --url or $PENSTOCK_URL names another. When one of the two ends, so
-    does the other.
+    They are on the embedded server, unless the app, --url or $PENSTOCK_URL names another. The service prints a link
+    with a token that is made at random, or is $PENSTOCK_TOKEN. When one of the two ends, so does the other.
     """
     common = _option("--url", target.url) + _option("--namespace", target.namespace) + ["-o", printer.format]
     app = path or target.app
@@ -43,7 +51,7 @@ def dev(
     else:
         click.echo("changed code is not loaded again: pip install watchfiles", err=True)
     worker = ["worker", *app_argument, *worker_options, *common]
-    serve = ["serve", *app_argument, "--port", str(port), *common]
+    serve = ["serve", *app_argument, "--port", str(port), *(["--open"] if is_open else []), *common]
     code = _run([[sys.executable, "-m", "penstock.cli", *command] for command in (worker, serve)])
     raise click.exceptions.Exit(code)
 

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
     "serve": ("penstock.cli.serve:serve", "Answer HTTP requests until told to stop."),
     "engine": ("penstock.cli.engine:engine", "Keep the embedded server running; load the functions into a server."),
+    "token": ("penstock.cli.token:token", "Make tokens for the HTTP service."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
     "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again."),
     "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),

@@ -23,6 +23,7 @@ from penstock.cli.target import Target, note_embedded_server
 from penstock.cli.terminal import echo
 from penstock.errors import BadOption
 from penstock.model.durations import show
+from penstock.model.hosts import host_name
 from penstock.model.printable import escaped
 from penstock.model.settings import concurrency as checked_concurrency
 from penstock.worker.supervisor.child import ChildSetup
@@ -83,6 +84,13 @@ def listen_address(text: str) -> tuple[str, int]:
     metavar="[HOST:]PORT",
     help="Answer /livez, /readyz and /metrics there: to this machine only, to others with 0.0.0.0:PORT.",
 )
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A host name under which --health-port may be asked, beside localhost and addresses.",
+)
 @click.option("--burst", is_flag=True, help="End when nothing is ready or running.")
 @click.option("--reload", is_flag=True, help="Restart when a file changes; needs the package watchfiles.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for every job, too.")
@@ -100,6 +108,7 @@ def worker(
     max_rss: int | None,
     max_age: float | None,
     health_port: tuple[str, int] | None,
+    allowed_hosts: tuple[str, ...],
     *,
     burst: bool,
     reload: bool,
@@ -111,6 +120,7 @@ def worker(
     back. A second one: they are cancelled and given back at once. SIGUSR2 shows where every thread and task stands.
     With -o json the log is a JSON object per line.
     """
+    hosts = frozenset(map(host_name, allowed_hosts))
     level = "DEBUG" if verbose else "INFO"
     configure_logging(level, printer.format)
     setup = ChildSetup(
@@ -128,7 +138,7 @@ def worker(
     plan = Plan(setup, "penstock.cli.child_main", processes, Limits(max_age, max_rss), burst, reload)
     supervisor = Supervisor(plan, lambda hello: _banner(plan, hello, quiet=printer.is_json))
     try:
-        asyncio.run(_supervise(supervisor, health_port, reload=reload))
+        asyncio.run(_supervise(supervisor, health_port, hosts, reload=reload))
     except StartFailed as failed:
         raise click.exceptions.Exit(failed.code) from None  # the child has said why
 
@@ -141,14 +151,16 @@ def _checked_lease(lease: float | None) -> float:
     return lease
 
 
-async def _supervise(supervisor: Supervisor, port: tuple[str, int] | None, *, reload: bool) -> None:
+async def _supervise(
+    supervisor: Supervisor, port: tuple[str, int] | None, hosts: frozenset[str], *, reload: bool
+) -> None:
     async with AsyncExitStack() as stack:
         signals = stack.enter_context(Signals())
         dump_on_signal(asyncio.get_running_loop(), supervisor.dump)
         if port is not None:
             try:
                 ready = partial(_is_ready, supervisor, signals)
-                await stack.enter_async_context(serve_health(*port, ready, supervisor.metrics))
+                await stack.enter_async_context(serve_health(*port, ready, supervisor.metrics, hosts))
             except OSError as error:
                 raise cannot_listen(*port, error, "--health-port") from None
         if reload:

@@ -1,112 +1,198 @@
-"""Authentication and roles: tokens, users, or the header of a trusted proxy; without any, only this machine."""
+"""Who sent a request: by a token, a password, a session, the header of a trusted proxy, or the program's own login."""
 
 import base64
 import binascii
-import hashlib
-import hmac
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Final, Literal, get_args
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 
-from penstock.errors import BadOption
-from penstock.http.problems import HttpError
+from penstock.http import credentials
+from penstock.http.guesses import Guesses
+from penstock.http.principal import Principal, Role
+from penstock.http.problems import Cause, HttpError, Refused
+from penstock.http.sessions import Sessions
+from penstock.http.this_machine import NAME, READ_ONLY, ThisMachine
+from penstock.http.tokens import Grant, Grants, TokenFile, grants_of, token_digest, user_digest
+from penstock.http.trusted_header import Trust, client_address, comes_from
 
-Role = Literal["viewer", "operator", "admin"]
-ROLES: Final[tuple[Role, ...]] = get_args(Role)  #: each may do what those before it may
-_LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+#: A login of the program: who sent this request, or None.
+Login = Callable[[Request], Awaitable[Principal | None]]
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who sent a request, as the credentials prove."""
-
-    name: str
-    role: Role
-    by_token: bool = False  #: browsers never send a token by themselves, so another site cannot misuse it
-
-    def may(self, role: Role) -> bool:
-        return ROLES.index(self.role) >= ROLES.index(role)
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """A header in which a proxy names the user, and the role of these users; other senders' headers are ignored."""
-
-    header: str
-    role: Role = "operator"
-    proxies: Sequence[str] = _LOOPBACK
-
-    def __post_init__(self) -> None:
-        check_role(self.role)
-        _networks(self.proxies)
-
-
-_THIS_MACHINE: Final = Principal("this machine", "admin")
-
-
+@dataclass(frozen=True)
 class Access:
-    """The credentials that are accepted. A request's are compared with all of them, in constant time."""
+    """The ways in which a sender proves who they are; the first that proves somebody counts."""
 
-    def __init__(
-        self,
-        tokens: Mapping[str, Role] | None = None,
-        users: Mapping[str, tuple[str, Role]] | None = None,
-        trust: Trust | None = None,
-    ) -> None:
-        self._accepted: list[tuple[bytes, Principal]] = []
-        for token, role in (tokens or {}).items():
-            digest = _digest("token", _check_secret(token, "a token"))
-            self._accepted.append((digest, Principal(f"token {digest.hex()[:8]}", check_role(role), by_token=True)))
-        for name, (password, role) in (users or {}).items():
-            if not name or ":" in name:
-                raise BadOption(f"user {name!r}: use a name without a colon")
-            self._accepted.append(
-                (_digest("user", name, _check_secret(password, "a password")), Principal(name, check_role(role)))
-            )
-        self._has_users, self._trust = bool(users), trust
-        self._proxies = tuple(trust.proxies) if trust else ()
+    secrets: Grants = field(default_factory=lambda: Grants({}))  #: of tokens and users
+    token_file: TokenFile | None = None
+    trust: Trust | None = None
+    login: Login | None = None
+    this_machine: ThisMachine | None = None  #: if there are no other ways
+    proxies: Sequence[str] = ()  #: of which X-Forwarded-For is believed
+    asks_for_password: bool = False  #: whether a browser should ask its user for name and password
+    link_token: str = ""  #: the token that was made for a link: `/?token=…` is answered with a session
+    sessions: Sessions = field(default_factory=Sessions)
+    guesses: Guesses = field(default_factory=Guesses)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether no credentials are set, so that only this machine has access."""
-        return not self._accepted and self._trust is None
+    async def identify(self, request: Request) -> Principal:
+        """The sender of a request; 401 if nothing proves one."""
+        if self.this_machine is not None:
+            return self.this_machine.identify(request)
+        digest, refused = self._presented(request), None
+        try:
+            principal = self._by_session(request) if digest is None else self._by_secret(request, digest)
+        except Refused as error:
+            principal, refused = None, error
+        principal = principal or self._by_proxy(request) or await self._by_login(request)
+        if principal is not None:
+            return principal
+        if digest is None or refused is None:
+            raise refused or self._unauthorized("none", "")
+        self._count(request, digest, refused)
+        raise refused
 
-    def identify(self, request: HTTPConnection) -> Principal:
-        """The sender of a request; 401 if the credentials do not prove one."""
-        if self.is_open:
-            return _identify_local(request)
-        principal = self._by_credentials(request.headers.get("authorization", "")) or self._by_proxy(request)
-        if principal is None:
-            raise HttpError(401, "give a token (Authorization: Bearer …) or other credentials", self._challenge())
-        return principal
+    def address_of(self, request: HTTPConnection) -> str:
+        return client_address(request, self.proxies)
 
-    def _by_credentials(self, header: str) -> Principal | None:
+    def with_hint(self, refused: Refused) -> Refused:
+        """The same, with what to do to be allowed more if nobody has credentials."""
+        if self.this_machine is None:
+            return refused
+        return Refused(refused.cause, f"{refused}: {self.this_machine.hint}", refused.status, refused.headers)
+
+    def token_of_session(self, request: HTTPConnection) -> tuple[bytes, Grant] | None:
+        """The token, by its digest, that the request's session was opened with, and what that allows."""
+        name = self.sessions.named(request)
+        for grants in self._all_grants() if name else ():
+            digest = grants.by_session.get(name)
+            if digest is not None and self.sessions.is_valid(request, digest):
+                return digest, grants.by_digest[digest]
+        return None
+
+    def principal_of_token(self, request: HTTPConnection, token: str) -> Principal:
+        """Who has this token; 401 if nobody has."""
+        digest = token_digest(token)
+        try:
+            return self._by_secret(request, digest)
+        except Refused as refused:
+            self._count(request, digest, refused)
+            raise
+
+    def _presented(self, request: HTTPConnection) -> bytes | None:
+        """The digest of the token or password in a request."""
+        header = request.headers.get("authorization")
+        if header is None:
+            token = request.query_params.get("token") if self.link_token else None
+            return None if token is None else token_digest(token)
         scheme, _, value = header.partition(" ")
-        presented = _digest("token", value) if scheme.lower() == "bearer" else _basic_digest(scheme, value)
-        matching = None
-        for digest, principal in self._accepted:  # all of them: the time must not tell which one matched
-            if hmac.compare_digest(digest, presented):
-                matching = principal
-        return matching
+        return _basic_digest(value) if scheme.lower() == "basic" else token_digest(value)
+
+    def _by_secret(self, request: HTTPConnection, digest: bytes) -> Principal:
+        if not self.guesses.were_right(digest):
+            self.guesses.check(self.address_of(request), digest)
+        for grants in self._all_grants():
+            if (grant := grants.by_digest.get(digest)) is not None:
+                self.guesses.was_right(digest)
+                return self._unexpired(grant)
+        raise self._unauthorized("wrong", "these credentials are wrong: ")
+
+    def _count(self, request: HTTPConnection, digest: bytes, refused: Refused) -> None:
+        if refused.cause == "wrong":
+            self.guesses.was_wrong(self.address_of(request), digest)
+
+    def _by_session(self, request: HTTPConnection) -> Principal | None:
+        found = self.token_of_session(request)
+        return None if found is None else self._unexpired(found[1])
 
     def _by_proxy(self, request: HTTPConnection) -> Principal | None:
-        name = request.headers.get(self._trust.header, "") if self._trust else ""
-        if self._trust is None or not name or not _comes_from(request, self._proxies):
+        trust = self.trust
+        names = request.headers.getlist(trust.header) if trust else []
+        if trust is None or not any(names) or not comes_from(request, trust.proxies):
             return None
-        return Principal("".join(char for char in name if char.isprintable())[:100], self._trust.role)
+        if len(names) > 1:
+            raise Refused("proxy", f"{trust.header} came {len(names)} times: the proxy must replace what clients send")
+        if not trust.expects(request.headers.get("host", "")):
+            raise Refused("host", "this host name is not expected: name it with --allowed-host or Trust(hosts=[…])")
+        return trust.principal_of(names[0])
+
+    async def _by_login(self, request: Request) -> Principal | None:
+        principal = await self.login(request) if self.login is not None else None
+        if principal is not None and not isinstance(principal, Principal):
+            raise TypeError(f"access= returned {principal!r}: return a penstock.Principal or None")
+        return principal
+
+    def _all_grants(self) -> Sequence[Grants]:
+        return (self.secrets,) if self.token_file is None else (self.secrets, self.token_file.grants)
+
+    def _unexpired(self, grant: Grant) -> Principal:
+        if grant.has_expired:
+            text = f"this token has expired on {grant.expires:%Y-%m-%d}: ask for another one (penstock token new)"
+            raise Refused("expired", text, 401, self._challenge())
+        return grant.principal
+
+    def _unauthorized(self, cause: Cause, why: str) -> Refused:
+        todo = "give a token (Authorization: Bearer …) or other credentials"
+        if self.link_token:
+            todo = "open the link that was printed at the start, or give its token (Authorization: Bearer …)"
+        return Refused(cause, f"{why}{todo}", 401, self._challenge())
 
     def _challenge(self) -> dict[str, str]:
-        return {"WWW-Authenticate": 'Basic realm="penstock", charset="UTF-8"' if self._has_users else "Bearer"}
+        return {"WWW-Authenticate": 'Basic realm="penstock", charset="UTF-8"' if self.asks_for_password else "Bearer"}
 
 
-def check_origin(request: HTTPConnection, method: str, principal: Principal) -> None:
-    """Refuse a change that another site makes a browser send with the user's credentials (CSRF)."""
-    if method in _SAFE_METHODS or principal.by_token:
+def access_by(
+    *,
+    tokens: Mapping[str, Role | Principal] | None = None,
+    users: Mapping[str, tuple[str, Role | Principal]] | None = None,
+    trust: Trust | None = None,
+    token_file: str | Path | None = None,
+    login: Login | None = None,
+    proxies: Sequence[str] = (),
+) -> Access:
+    """Access by these credentials, or if there are none by those of the environment; without any, read-only."""
+    if not (tokens or users or trust or token_file or login):
+        tokens = credentials.parse_tokens(credentials.list_from(credentials.TOKENS))
+        users = credentials.parse_users(credentials.list_from(credentials.USERS))
+        trust = _trust_of_environment(proxies)
+        token_file = credentials.path_from(credentials.TOKEN_FILE)
+    if not (tokens or users or trust or token_file or login):
+        return Access(this_machine=READ_ONLY)
+    return Access(
+        secrets=Grants(grants_of(tokens or {}, users or {})),
+        token_file=None if token_file is None else TokenFile(token_file),
+        trust=trust,
+        login=login,
+        proxies=tuple(proxies) or (trust.proxies if trust else credentials.list_from(credentials.PROXIES)),
+        asks_for_password=bool(users),
+        sessions=Sessions(os.environ.get(credentials.SESSION_KEY, "")),
+    )
+
+
+def access_by_link(token: str) -> Access:
+    """Access by one token that is an admin's, for a link that has it."""
+    principal = Principal(NAME, "admin")
+    return Access(secrets=Grants(grants_of({token: principal}, {})), link_token=token)
+
+
+def _trust_of_environment(proxies: Sequence[str]) -> Trust | None:
+    return credentials.parse_trust(
+        os.environ.get(credentials.TRUST, ""),
+        proxies or credentials.list_from(credentials.PROXIES),
+        credentials.list_from(credentials.ALLOWED_HOSTS),
+    )
+
+
+def check_origin(request: HTTPConnection, method: str) -> None:
+    """Refuse a change that another site makes a browser send with the user's credentials (CSRF).
+
+    Browsers never send a token by themselves, so what comes with one was meant.
+    """
+    if method in _SAFE_METHODS or request.headers.get("authorization", "").lower().startswith("bearer "):
         return
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
@@ -114,73 +200,14 @@ def check_origin(request: HTTPConnection, method: str, principal: Principal) -> 
     else:
         is_same_site = origin is None or origin.partition("://")[2] == request.headers.get("host")
     if not is_same_site:
-        raise HttpError(403, "another site asked for this (Origin, Sec-Fetch-Site): it is refused")
+        raise Refused("site", "another site asked for this (Origin, Sec-Fetch-Site): it is refused")
+    if "cookie" in request.headers and not request.headers.get("content-type", "").startswith("application/json"):
+        raise HttpError(415, "with a cookie every change is sent as JSON: Content-Type: application/json")
 
 
-def check_role(role: Any) -> Role:
-    if role not in ROLES:
-        raise BadOption(f"role {role!r}: use one of {', '.join(ROLES)}")
-    checked: Role = role
-    return checked
-
-
-def _identify_local(request: HTTPConnection) -> Principal:
-    """Without credentials: loopback only, and with a loopback Host, so that no web page gets in by DNS rebinding."""
-    if not _is_loopback(request.headers.get("host", "")) or not _comes_from(request, _LOOPBACK):
-        raise HttpError(
-            401, "no credentials are set, so only this machine may ask: set a token, users or a proxy's header"
-        )
-    return _THIS_MACHINE
-
-
-@lru_cache(maxsize=256)
-def _is_loopback(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    try:
-        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _comes_from(request: HTTPConnection, networks: tuple[str, ...]) -> bool:
-    """Whether the peer's address is in one of these networks; a Unix socket counts as local."""
-    client, server = request.scope.get("client"), request.scope.get("server")
-    if client is None:
-        return server is not None and server[1] is None
-    return _is_within(client[0], networks)
-
-
-@lru_cache(maxsize=1024)
-def _is_within(host: str, networks: tuple[str, ...]) -> bool:
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return any((mapped or address) in network for network in _networks(networks))
-
-
-def _networks(texts: Sequence[str]) -> list[IPv4Network | IPv6Network]:
-    try:
-        return [ip_network(text) for text in texts]
-    except ValueError as error:
-        raise BadOption(f"proxies: {error}") from None
-
-
-def _check_secret(secret: Any, kind: str) -> str:
-    if not isinstance(secret, str) or len(secret) < 8:
-        raise BadOption(f"{kind} needs at least 8 characters, such as: openssl rand -hex 16")
-    return secret
-
-
-def _digest(*parts: str) -> bytes:
-    """A hash, so that all compared values have one length."""
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
-
-
-def _basic_digest(scheme: str, value: str) -> bytes:
+def _basic_digest(value: str) -> bytes:
     try:
         name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        return b""
-    return _digest("user", name, password) if scheme.lower() == "basic" else b""
+        return token_digest(value)
+    return user_digest(name, password)

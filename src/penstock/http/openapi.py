@@ -54,19 +54,33 @@ def _operation(route: Route, body: Any, responses: dict[int, Any]) -> dict[str, 
     if route.role is not None:
         operation["security"] = [{}, {"token": []}, {"user": []}]
         operation["x-role"] = route.role
+        operation["x-needs"] = _needs(route)
     return operation
 
 
 def _response(route: Route, status: int, schema: Any) -> dict[str, Any]:
     response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-    if status != 204:
+    if status not in {204, 303}:
         response["content"] = {route.media_type: {"schema": schema if schema is not None else {"type": "string"}}}
     return response
 
 
+def _needs(route: Route) -> dict[str, Any]:
+    """What a sender needs to use a route, as the route has it."""
+    return {
+        "role": route.role,
+        "enqueuer": route.enqueuer,
+        "contents": route.contents,
+        "whole_queue": route.whole_queue,
+        "whole_app": route.whole_app,
+    }
+
+
 def _error_statuses(route: Route) -> list[int]:
     """The statuses of the problems that such a route may answer with."""
-    statuses = {503} if route.role is None else {401, 403, 422, 503}
+    statuses = {503} if route.role is None else {401, 403, 422, 429, 503}
+    if route.body is not None:
+        statuses |= {401, 403, 422}  # a session is opened with a token
     if "{" in route.path:
         statuses |= {404, 414}
     if route.writes:

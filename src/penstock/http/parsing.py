@@ -1,6 +1,5 @@
-"""A request's body and query as the types of its route; the body is bounded in bytes, time and depth."""
+"""A request's body and query as the types of its route."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -13,36 +12,9 @@ from starlette.requests import Request
 from penstock.http.problems import HttpError
 from penstock.model.options import unknown
 
-BODY_TIMEOUT: Final = 10.0  #: seconds
 _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.+?)`")
 _INVALID_ENUM: Final = re.compile(r"Invalid enum value ['\"](.*)['\"] - at `(\$[^`]*)`\Z")
 _PATH_STEP: Final = re.compile(r"\.(\w+)|\[\d+\]")
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read the whole body; refuse it before more than `limit` bytes are in memory."""
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
-    body, more = b"", True
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise HttpError(400, "the body ended too soon")
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(body) > limit:
-                    raise _too_large(limit)
-    except TimeoutError:
-        raise HttpError(408, f"the body did not come within {BODY_TIMEOUT:g} s", {"Connection": "close"}) from None
-    return body
-
-
-def _too_large(limit: int) -> HttpError:
-    text = f"the body has more than {limit:,} bytes: send less, or a reference"
-    return HttpError(413, text, {"Connection": "close"})
 
 
 def check_content_type(request: Request) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Literal, get_args
 
 from starlette.responses import Response
 
@@ -35,6 +35,10 @@ _STATUS: Final[dict[type[PenstockError], int]] = {
     Unavailable: 503,
     UnsuitableServer: 503,
 }
+#: Why a request was refused: no credentials, wrong or expired ones, too many wrong ones before; a role, a right or a
+#: scope that is missing; too many requests at once; another site or another host name; a proxy where none may be.
+Cause = Literal["none", "wrong", "expired", "guesses", "role", "right", "scope", "busy", "site", "host", "proxy"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
@@ -44,6 +48,14 @@ class HttpError(Exception):
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, headers
+
+
+class Refused(HttpError):
+    """The sender may not do this. `cause` is its label in the metrics; what lacks a role or a right is 403."""
+
+    def __init__(self, cause: Cause, detail: str, status: int = 403, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail, headers)
+        self.cause = cause
 
 
 def http_error(error: PenstockError) -> HttpError:

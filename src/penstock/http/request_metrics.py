@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import Final
 
+from penstock.http.problems import CAUSES
 from penstock.metrics.prometheus import Metric, histogram
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  #: seconds
@@ -17,6 +18,10 @@ class RequestMetrics:
         self._buckets: dict[tuple[str, str], list[int]] = {}
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._errors = 0
+        self._refusals: Counter[str] = Counter()
+
+    def refused(self, cause: str) -> None:
+        self._refusals[cause] += 1
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests[method, route, status] += 1
@@ -34,4 +39,7 @@ class RequestMetrics:
             histogram(times, _BUCKETS, buckets, self._seconds[method, route], method=method, route=route)
         errors = Metric("penstock_engine_errors_total", "counter", "Requests for which the server could not be used.")
         errors.add(self._errors)
-        return [requests, times, errors]
+        refusals = Metric("penstock_http_refusals_total", "counter", "Requests that were refused, by cause.")
+        for cause in CAUSES:
+            refusals.add(self._refusals[cause], cause=cause)
+        return [requests, times, errors, refusals]

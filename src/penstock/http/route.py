@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.api.program import Program
-from penstock.http.access import Principal, Role
+from penstock.http.principal import Principal, Role
 from penstock.http.schemas.requests import NoQuery
 
 
@@ -19,10 +19,11 @@ class RequestContext:
 
     request: Request
     program: Program
-    principal: Principal | None  #: None on a route that needs no role
+    principal: Principal
     path: Mapping[str, str]  #: the values in the path
     query: Any  #: an instance of the route's `query`
     body: bytes
+    details: list[str] = field(default_factory=list)  #: for the audit log: task and id of each job that was stored
 
 
 class Handler(Protocol):
@@ -39,7 +40,11 @@ class Route:
     path: str
     handle: Handler
     summary: str
-    role: Role | None = "viewer"  #: None: no credentials needed, for probes
+    role: Role | None = "viewer"  #: of the ladder, to be had at least; None: no credentials needed, for probes
+    enqueuer: bool = False  #: whether enqueuers may, too
+    contents: bool = False  #: whether it needs the right to read contents
+    whole_queue: bool = False  #: whether it concerns all tasks of a queue, so that those bound to some may not
+    whole_app: bool = False  #: whether it concerns more than queues and tasks, so that those bound to some may not
     responses: Mapping[int, Any] = field(default_factory=dict)  #: status → type of the JSON; None: not JSON
     body: Any = None  #: type of the request's body, if it has one
     query: type[Any] = NoQuery

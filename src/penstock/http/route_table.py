@@ -12,7 +12,6 @@ from penstock.http.routes import (
     batches,
     create_jobs,
     dead,
-    home,
     jobs,
     lanes,
     metrics,
@@ -23,6 +22,7 @@ from penstock.http.routes import (
     workers,
 )
 from penstock.http.routes.events import EventFeed
+from penstock.http.routes.session import SessionRoutes
 from penstock.http.service import Service
 
 ROUTES: list[Route] = [
@@ -35,19 +35,23 @@ ROUTES: list[Route] = [
     *schedules.ROUTES,
     *workers.ROUTES,
     *tasks.ROUTES,
-    *home.ROUTES,
-    *probes.ROUTES,
 ]
 
 
 def make_service(program: Program, access: Access) -> Service:
     request_metrics = RequestMetrics()
-    return Service(program, access, RouteTable(all_routes(program, request_metrics)), request_metrics)
+    return Service(program, access, RouteTable(all_routes(program, access, request_metrics)), request_metrics)
 
 
-def all_routes(program: Program, request_metrics: RequestMetrics) -> list[Route]:
+def all_routes(program: Program, access: Access, request_metrics: RequestMetrics) -> list[Route]:
     """ROUTES, and the routes that keep state of one service."""
-    routes = [*ROUTES, EventFeed().route, metrics.route(program, request_metrics)]
+    routes = [
+        *ROUTES,
+        EventFeed().route,
+        *SessionRoutes(access).routes,
+        *probes.routes(),
+        metrics.route(program, request_metrics),
+    ]
     return [*routes, _openapi_route(routes, program.name)]
 
 

@@ -13,6 +13,7 @@ MAX_LANES: Final = 16  #: locks and lanes of one job
 _FREE = re.compile(rf"[^{CONTROLS}]{{1,200}}\Z")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\Z")
 _SEPARATOR: Final = "\x1f"
+_MAX_STARTS: Final = 10**9  #: in the time of a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,12 @@ def parse_rate(text: object) -> float:
     match = _RATE.match(text.strip()) if isinstance(text, str) else None
     number = float(match[1]) if match else 0.0
     window = milliseconds(f"{match[2] or 1}{match[3]}", "rate") if match else 0
-    if number <= 0 or window <= 0:
-        raise BadOption(f'rate={text!r}: use a number per time, like "100/s", "5/m" or "3/10s"')
+    if not 0 < number <= _MAX_STARTS or window <= 0:
+        shown = repr(text)
+        raise BadOption(
+            f"rate={shown if len(shown) < 60 else shown[:57] + '…'}: use a number per time, up to {_MAX_STARTS:,}, like"
+            ' "100/s", "5/m" or "3/10s"'
+        )
     return number / window
 
 

@@ -45,7 +45,8 @@ _PREFIX: Final = "PENSTOCK_"
 #: Variables with our prefix that are no settings: of the servers, the HTTP service and the tests.
 _OTHERS: Final = (
     *("ENV", "SERVER_BIN", "EMBEDDED_LINGER", "ALLOW_EVICTION", "TEST_URL", "KEYS"),
-    *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES"),
+    *("HTTP_TOKENS", "HTTP_USERS", "HTTP_TRUST", "HTTP_PROXIES", "HTTP_ALLOWED_HOSTS", "HTTP_TOKEN_FILE"),
+    *("HTTP_SESSION_KEY", "TOKEN"),
     "LONG",
 )
 #: Kubernetes sets these in every container for a service that is called penstock.

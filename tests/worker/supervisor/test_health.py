@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import urllib.request
 from urllib.error import HTTPError, URLError
@@ -29,6 +30,34 @@ async def test_health_is_served_over_http_and_stacks_are_dumped_on_a_signal(crew
     assert "Current thread" in crew.log()
     assert "tasks.py" in crew.log()
     worker.kill()
+
+
+async def test_health_is_told_only_under_expected_host_names(crew: Crew) -> None:
+    port = free_port()
+    worker = await crew.started("--health-port", f"127.0.0.1:{port}", "--allowed-host", "Probe.internal")
+    for host, status in (
+        ("localhost", 200),
+        (f"127.0.0.1:{port}", 200),
+        ("10.1.2.3:8080", 200),  # as a kubelet asks
+        ("[fd00::1]:8080", 200),
+        ("probe.internal", 200),
+        ("evil.example", 403),
+        ("probe.internal.evil.example", 403),
+    ):
+        for path in ("/livez", "/metrics"):
+            answer = await asyncio.to_thread(_raw, port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")
+            assert answer.startswith(f"HTTP/1.1 {status} "), host
+            assert "X-Content-Type-Options: nosniff\r\n" in answer
+    assert (await asyncio.to_thread(_raw, port, "GET /livez HTTP/1.0\r\n\r\n")).startswith("HTTP/1.1 200 ")
+    twice = "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
+    assert (await asyncio.to_thread(_raw, port, twice)).startswith("HTTP/1.1 403 ")
+    worker.kill()
+
+
+def _raw(port: int, request: str) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
 
 
 async def test_metrics_are_served_over_http_and_outlive_a_process(crew: Crew) -> None:

@@ -1,6 +1,6 @@
 """The state of lanes: which jobs have slots, how many wait, what the code declares and what was set by hand."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -57,6 +57,11 @@ class LaneViews:
     async def names(self, most: int = 10_000) -> list[str]:
         """The stored names of all these lanes, sorted."""
         return sorted(await self._script_client.ask(lambda client: self._names(client, most)))
+
+    async def declared(self, names: Sequence[str]) -> dict[str, str]:
+        """Stored name → what was declared last of its limit, rate, burst and kind, as a job's header has it."""
+        raw = await self._script_client.ask(lambda client: client.hmget(self._key("lanes"), names))
+        return {name: str(_record(record)[3]) for name, record in zip(names, raw, strict=True) if record}
 
     async def opens(self, queues: Collection[str]) -> bool:
         """Whether the waiting jobs of these queues will get a slot of the lane without anybody's help."""

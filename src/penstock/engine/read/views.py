@@ -243,6 +243,15 @@ class Views:
         name = f"state{SEPARATOR}{batch_id}"
         return _batch(batch_id, await self._script_client.ask(lambda client: client.hget(self._key("batches"), name)))
 
+    async def batch_nonce(self, batch_id: str) -> str | None:
+        """The nonce of the call that opened a batch; None if there is no batch of this id."""
+        name = f"state{SEPARATOR}{batch_id}"
+        raw = await self._script_client.ask(lambda client: client.hget(self._key("batches"), name))
+        try:
+            return read_state(raw).nonce if raw else None
+        except msgspec.MsgspecError:
+            return ""
+
     async def batches(self) -> AsyncIterator[BatchStatus]:
         """All readable batches, in no order, in pages."""
         cursor = 0

@@ -1,23 +1,26 @@
 """Routes of batches: open, fill and seal one; list and read them and their members; cancel, retry and change one."""
 
 import asyncio
+import hashlib
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.responses import Response
 
 from penstock.api.batch import Batch
 from penstock.api.batch_options import check_opened, new_batch, refusal
+from penstock.api.task import Task
 from penstock.client.waiter import Signal
 from penstock.engine.answers import Member, WatchedBatch
 from penstock.engine.engine import NewBatch
 from penstock.engine.read.views import JobRecord
 from penstock.errors import BatchNotFound
-from penstock.http import bulk_actions, parsing
+from penstock.http import bulk_actions, parsing, scope
 from penstock.http.build_job import (
     IDEMPOTENCY_HEADER,
     Submission,
+    check_id,
     find_task,
     idempotency_key,
     key_reused,
@@ -26,10 +29,11 @@ from penstock.http.build_job import (
 from penstock.http.json_response import json_response
 from penstock.http.long_poll import wait_while_connected
 from penstock.http.paging import newest_batches
-from penstock.http.problems import HttpError
+from penstock.http.principal import Principal
+from penstock.http.problems import HttpError, Refused
 from penstock.http.route import RequestContext, Route
 from penstock.http.routes import create_jobs
-from penstock.http.routes.jobs import job_answer, page_of_jobs
+from penstock.http.routes.jobs import job_answer, page_of_jobs, shown_to
 from penstock.http.schemas.requests import (
     BatchChange,
     BatchesQuery,
@@ -49,7 +53,7 @@ from penstock.model.options import free_text
 async def post_batch(context: RequestContext) -> Response:
     """Open a batch, once for the same body with the same key or id."""
     key = idempotency_key(context)
-    new = _new_batch(context, parsing.decode(context.body, BatchRequest), key)
+    new = await _new_batch(context, parsing.decode(context.body, BatchRequest), key)
     word = await context.program.client().engine.open_batch(new)
     if word == "exists":
         raise key_reused(key, f"the batch {new.id}") if key else HttpError(409, f"there is another batch {new.id}")
@@ -61,30 +65,74 @@ async def post_batch(context: RequestContext) -> Response:
     return json_response(await _answer_with_running(_batch(context, new.id)), 201, headers)
 
 
-def _new_batch(context: RequestContext, request: BatchRequest, key: str) -> NewBatch:
+async def _new_batch(context: RequestContext, request: BatchRequest, key: str) -> NewBatch:
+    check_id(request.id)
+    scope.require_priority(context.principal, request.priority)
+    if request.parent:
+        await _check_opener(context, request.parent)
     has_id = request.id is not msgspec.UNSET
     new = new_batch(
         request.name,
         parent=request.parent,
         limit=request.limit,
         priority=request.priority,
-        then=find_task(context.program, request.then) if request.then else None,
-        on_failure=find_task(context.program, request.on_failure) if request.on_failure else None,
+        then=_end_task(context, request.then),
+        on_failure=_end_task(context, request.on_failure),
         abandon_after=request.abandon_after,
         keep=request.keep,
-        id=request.id if isinstance(request.id, str) else Submission(key).job_id(0) if key else None,
+        id=request.id if isinstance(request.id, str) else _submission(context).job_id(0) if key else None,
     )
-    return new._replace(nonce=nonce_of(context.body)) if has_id or key else new
+    nonce = nonce_of(context.body) if has_id or key else new.nonce
+    return new._replace(nonce=_opener_mark(context.principal) + nonce)
+
+
+def _end_task(context: RequestContext, name: str | None) -> Task[..., Any, Any] | None:
+    """The task of this name, which is enqueued at the end of the batch."""
+    if not name:
+        return None
+    task = find_task(context.program, name, context.principal)
+    scope.require_task(context.principal, task.name)
+    scope.require_queue(context.principal, task.options.queue)
+    return task
 
 
 async def post_members(context: RequestContext) -> Response:
-    return await create_jobs.create_jobs(context, Submission(idempotency_key(context), context.path["id"]))
+    await _check_opener(context, context.path["id"])
+    return await create_jobs.create_jobs(context, _submission(context, context.path["id"]))
+
+
+def _submission(context: RequestContext, batch: str = "") -> Submission:
+    return Submission(context.principal, idempotency_key(context), batch)
 
 
 async def seal(context: RequestContext) -> Response:
-    batch = _batch(context)
+    batch = await _checked_batch(context)
     await batch.seal()
     return json_response(await _answer_with_running(batch))
+
+
+# Whose it is
+
+
+async def _checked_batch(context: RequestContext) -> Batch:
+    """The batch of the path, if the sender may use it."""
+    await _check_opener(context, context.path["id"])
+    return _batch(context)
+
+
+async def _check_opener(context: RequestContext, batch_id: str) -> None:
+    """A batch is of no queue: those who may use some, and enqueuers, use the batches that they have opened here."""
+    principal = context.principal
+    if principal.sees_whole_app and principal.role != "enqueuer":
+        return
+    nonce = await context.program.client().views.batch_nonce(batch_id)
+    if nonce is not None and not nonce.startswith(_opener_mark(principal)):
+        raise Refused("scope", f"the batch {batch_id} was not opened by {principal.name}, who may use no other")
+
+
+def _opener_mark(principal: Principal) -> str:
+    """What the nonce of a batch begins with, so that its opener is known."""
+    return hashlib.sha256(principal.name.encode("utf-8", "surrogateescape")).hexdigest()[:16] + "-"
 
 
 # Read
@@ -104,7 +152,7 @@ def _matches(status: BatchStatus, query: BatchesQuery) -> bool:
 
 async def get_batch(context: RequestContext) -> Response:
     query: BatchQuery = context.query
-    batch = _batch(context)
+    batch = await _checked_batch(context)
     if query.wait and (await batch.status()).state != "ended":
         await wait_while_connected(context.request.receive, batch.wait(), query.wait)
     return json_response(await _answer_with_running(batch))
@@ -129,6 +177,7 @@ def _answer(status: BatchStatus) -> BatchAnswer:
 
 async def list_members(context: RequestContext) -> Response:
     query: MembersQuery = context.query
+    await _check_opener(context, context.path["id"])
     if await context.program.client().views.batch(context.path["id"]) is None:
         raise refusal(context.path["id"], "unknown")
     criteria = {"batch": context.path["id"]} | ({"state": query.state} if query.state else {})
@@ -141,6 +190,7 @@ async def list_finished(context: RequestContext) -> Response:
     There is a `next` until the batch has ended and its last member was listed.
     """
     query: FinishedQuery = context.query
+    await _check_opener(context, context.path["id"])
     after = _finished_cursor(query.cursor)
     async with context.program.client().waiter.signal(f"{{more}}{context.path['id']}") as signal:
         page = await _read_finished(context, signal, after)
@@ -174,12 +224,12 @@ def _is_over(page: WatchedBatch) -> bool:
 
 
 def _member_answer(context: RequestContext, member: Member) -> JobAnswer | None:
-    """The member; None if it was forgotten since."""
+    """The member; None if it was forgotten since, or the sender may not use it."""
     header = member.watched.header
-    if header is None:
+    if header is None or not context.principal.uses(header.queue, header.task):
         return None
     record = JobRecord(member.id, header, None, member.watched.result, member.watched.attempts)
-    return job_answer(record, context.program)
+    return shown_to(context.principal, job_answer(record, context.program))
 
 
 def _finished_cursor(cursor: str) -> int:
@@ -195,13 +245,13 @@ def _finished_cursor(cursor: str) -> int:
 
 async def cancel(context: RequestContext) -> Response:
     query: CancelQuery = context.query
-    batch = _batch(context)
+    batch = await _checked_batch(context)
     await batch.begin_cancel(free_text(query.reason, "reason"))
     return await _process_members(batch, "cancel")
 
 
 async def retry(context: RequestContext) -> Response:
-    batch = _batch(context)
+    batch = await _checked_batch(context)
     await batch.begin_retry()
     return await _process_members(batch, "retry")
 
@@ -216,7 +266,8 @@ async def _process_members(batch: Batch, action: Literal["cancel", "retry"]) -> 
 
 async def change(context: RequestContext) -> Response:
     request: BatchChange = parsing.decode(context.body, BatchChange)
-    batch = _batch(context)
+    scope.require_priority(context.principal, request.priority)
+    batch = await _checked_batch(context)
     await batch.set(priority=request.priority, limit=request.limit)
     return json_response(await _answer_with_running(batch))
 
@@ -231,6 +282,7 @@ ROUTES: Final = [
         post_batch,
         "Open a batch",
         role="operator",
+        enqueuer=True,
         responses={201: BatchAnswer},
         body=BatchRequest,
         headers=IDEMPOTENCY_HEADER,
@@ -240,6 +292,7 @@ ROUTES: Final = [
         "/api/v1/batches",
         list_batches,
         "Batches, the youngest first",
+        whole_app=True,
         responses={200: Page[BatchAnswer]},
         query=BatchesQuery,
     ),
@@ -251,11 +304,12 @@ ROUTES: Final = [
         post_members,
         "Add a member, or an array of them with a result per item",
         role="operator",
+        enqueuer=True,
         responses=create_jobs.RESPONSES,
         body=create_jobs.BODY,
         headers=IDEMPOTENCY_HEADER,
     ),
-    Route("POST", f"{_PATH}/seal", seal, "Take no more members", role="operator", responses=_BATCH),
+    Route("POST", f"{_PATH}/seal", seal, "Take no more members", role="operator", enqueuer=True, responses=_BATCH),
     Route("POST", f"{_PATH}/cancel", cancel, "Cancel it", role="operator", responses=_BATCH, query=CancelQuery),
     Route("POST", f"{_PATH}/retry", retry, "Run its dead members again", role="operator", responses=_BATCH),
     Route(

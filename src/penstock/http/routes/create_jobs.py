@@ -15,7 +15,8 @@ from penstock.errors import PenstockError
 from penstock.http import parsing
 from penstock.http.build_job import IDEMPOTENCY_HEADER, Submission, build_job, idempotency_key, key_reused
 from penstock.http.json_response import json_response
-from penstock.http.problems import HttpError, problem_of
+from penstock.http.problems import HttpError, Refused, problem_of
+from penstock.http.request_lanes import keep_declared_lanes
 from penstock.http.route import RequestContext, Route
 from penstock.http.schemas.requests import JobRequest
 from penstock.http.schemas.responses import EnqueueResult, JobAnswer
@@ -30,16 +31,17 @@ _STORED: Final = frozenset({"created", "exists", "unique"})
 
 
 async def post_jobs(context: RequestContext) -> Response:
-    return await create_jobs(context, Submission(idempotency_key(context)))
+    return await create_jobs(context, Submission(context.principal, idempotency_key(context)))
 
 
 async def create_jobs(context: RequestContext, submission: Submission) -> Response:
     """Store the job or the jobs of this request's body."""
     if context.body.lstrip()[:1] == b"[":
         return await _create_many(context, submission)
-    job = build_job(context.program, context.body, submission)
+    (job,) = await _with_lanes(context, [build_job(context.program, context.body, submission)])
     answer = _check(await context.program.client().producer.enqueue(job), job, submission)
     created = answer.word == "created"
+    context.details.append(f"{job.header.task} {answer.id}")
     headers = {"Location": location(context, "jobs", answer.id)}
     row = JobAnswer(answer.id, cast("State", answer.state), created)
     return json_response(row, 201 if created else 200, headers)
@@ -61,13 +63,22 @@ async def _create_many(context: RequestContext, submission: Submission) -> Respo
             jobs[index] = build_job(context.program, raw, submission, index)
         except (HttpError, PenstockError) as error:
             results[index] = EnqueueResult(problem=problem_of(error))
+            if isinstance(error, Refused):
+                context.details.append(f"item {index} refused: {error}")
         if index % 100 == 99:
             await asyncio.sleep(0)  # let other requests run
-    answers = await _enqueue_pages(context.program, list(jobs.values()))
+    new = await _with_lanes(context, list(jobs.values()))
+    answers = await _enqueue_pages(context.program, new)
     _check_batch(answers, submission)
-    for (index, job), answer in zip(jobs.items(), answers, strict=True):
+    for index, job, answer in zip(jobs, new, answers, strict=True):
         results[index] = _result(answer, job, submission)
+        if results[index].id:
+            context.details.append(f"{job.header.task} {answer.id}")
     return json_response(results)
+
+
+async def _with_lanes(context: RequestContext, jobs: list[NewJob]) -> list[NewJob]:
+    return jobs if context.principal.sets_limits else await keep_declared_lanes(context.program, jobs)
 
 
 async def _enqueue_pages(program: Program, jobs: list[NewJob]) -> list[EnqueueAnswer]:
@@ -108,6 +119,7 @@ ROUTES: Final = [
         post_jobs,
         "Store a job, or an array of them with a result per item",
         role="operator",
+        enqueuer=True,
         responses=RESPONSES,
         body=BODY,
         headers=IDEMPOTENCY_HEADER,

@@ -7,10 +7,12 @@ from starlette.responses import Response
 
 from penstock.api.job import moment
 from penstock.api.selection import Selection, choose
-from penstock.engine.read.dead_groups import DeadGroups
-from penstock.http import parsing
+from penstock.engine.read.dead_groups import DeadGroup, DeadGroups
+from penstock.http import parsing, scope
 from penstock.http.bulk_actions import run_bulk_action
+from penstock.http.contents import hide_reason
 from penstock.http.json_response import json_response
+from penstock.http.principal import Principal
 from penstock.http.route import RequestContext, Route
 from penstock.http.routes.jobs import criteria_of, page_of_jobs
 from penstock.http.schemas.requests import DeadQuery, DeadRequest, NoQuery
@@ -24,10 +26,14 @@ async def list_dead(context: RequestContext) -> Response:
 
 async def list_groups(context: RequestContext) -> Response:
     groups = await DeadGroups(context.program.client().engine).groups()
-    rows = [
-        GroupAnswer(**asdict(group) | {"first": moment(group.first), "last": moment(group.last)}) for group in groups
-    ]
-    return json_response({"items": rows, "next": None})
+    return json_response({"items": [_answer(group, context.principal) for group in groups], "next": None})
+
+
+def _answer(group: DeadGroup, principal: Principal) -> GroupAnswer:
+    row = GroupAnswer(**asdict(group) | {"first": moment(group.first), "last": moment(group.last)})
+    if not principal.reads_contents:
+        row.reason, row.message = hide_reason(row.reason), ""
+    return row
 
 
 async def retry(context: RequestContext) -> Response:
@@ -40,6 +46,9 @@ async def discard(context: RequestContext) -> Response:
 
 def _selection(context: RequestContext) -> Selection:
     request: DeadRequest = parsing.decode(context.body, DeadRequest)
+    scope.require_filters(context.principal, request.queue, request.task)
+    if request.error:
+        scope.require_contents(context.principal, "the filter error")
     return Selection(context.program.client, choose(**criteria_of(request), state="dead"))
 
 
@@ -58,6 +67,7 @@ ROUTES: Final = [
         "/api/v1/dead/groups",
         list_groups,
         "Dead jobs by what they died of",
+        whole_app=True,
         responses={200: Page[GroupAnswer]},
         query=NoQuery,
     ),

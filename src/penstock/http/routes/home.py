@@ -1,6 +1,6 @@
-"""`GET /`: a page with queues, workers, the latest failures and links to the API.
+"""The page for people at `/`: queues, workers, the latest failures and links to the API.
 
-Nothing else knows this page: the dashboard replaces it by another handler of the same route.
+Only `routes/session.py` knows it, where the link that has a token leads: the dashboard replaces it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ from starlette.responses import HTMLResponse, Response
 from penstock.api.job import failure, moment
 from penstock.api.program import Program
 from penstock.engine.read.statistics import Statistics
-from penstock.http.route import RequestContext, Route
+from penstock.http.contents import hide_reason
+from penstock.http.principal import Principal
+from penstock.http.route import RequestContext
 from penstock.http.routes.queues import all_queues
 from penstock.http.routes.workers import all_workers
 from penstock.model.header import STATES
@@ -35,9 +37,9 @@ class _Table(NamedTuple):
     rows: Sequence[Sequence[str | _Link]]
 
 
-async def get_home(context: RequestContext) -> Response:
+async def show_home(context: RequestContext) -> Response:
     program, root_path = context.program, context.request.scope.get("root_path", "").rstrip("/")
-    tables = [await _queues(program), await _workers(program), await _failures(program)]
+    tables = [await _queues(program), await _workers(program), await _failures(program, context.principal)]
     return HTMLResponse(_render(program.name, tables, root_path), headers=_HEADERS)
 
 
@@ -71,7 +73,7 @@ async def _workers(program: Program) -> _Table:
     return _Table("Workers", ("worker", "slots", "busy", "queues", "version"), rows)
 
 
-async def _failures(program: Program) -> _Table:
+async def _failures(program: Program, principal: Principal) -> _Table:
     """Shows only the type of an error: its message may contain secrets."""
     rows: list[list[str | _Link]] = []
     for job_id in await Statistics(program.client().engine.script_client).latest_dead(_MAX_FAILURES):
@@ -80,7 +82,8 @@ async def _failures(program: Program) -> _Table:
             error_type = failure(record.attempts[-1]).type if record.attempts else ""
             when = moment(record.header.since).isoformat(sep=" ", timespec="seconds")
             job = _Link(job_id, f"/api/v1/jobs/{quote(job_id, safe='')}")
-            rows.append([when, job, record.header.task, f"{record.header.reason} {error_type}"])
+            reason = record.header.reason if principal.reads_contents else hide_reason(record.header.reason)
+            rows.append([when, job, record.header.task, f"{reason} {error_type}"])
     return _Table("Latest failures", ("when", "job", "task", "why"), rows)
 
 
@@ -89,7 +92,6 @@ async def _failures(program: Program) -> _Table:
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 _STYLE: Final = """
@@ -131,8 +133,3 @@ def _links(root_path: str) -> str:
     paths = (*(f"/api/v1/{name}" for name in _API_LISTS), "/metrics", "/openapi.json")
     links = [f'<a href="{escape(root_path + path)}">{path}</a>' for path in paths]
     return f"<p>{' · '.join(links)}</p>"
-
-
-ROUTES: Final = [
-    Route("GET", "/", get_home, "A page for people", responses={200: None}, media_type="text/html; charset=utf-8"),
-]

@@ -11,9 +11,11 @@ from penstock.api.program import Program
 from penstock.api.selection import Selection, choose
 from penstock.engine.read.views import JobRecord
 from penstock.errors import BadArguments
-from penstock.http import parsing
+from penstock.http import parsing, scope
+from penstock.http.contents import hide_contents
 from penstock.http.json_response import json_response
 from penstock.http.long_poll import wait_while_connected
+from penstock.http.principal import Principal
 from penstock.http.route import RequestContext, Route
 from penstock.http.schemas.requests import JobsQuery, RescheduleRequest, WaitQuery
 from penstock.http.schemas.responses import (
@@ -44,14 +46,32 @@ async def list_jobs(context: RequestContext) -> Response:
 
 async def page_of_jobs(context: RequestContext, cursor: str, limit: int, criteria: dict[str, Any]) -> Response:
     """Read a bounded part of an index: a page may have few jobs, or none, and still be followed by another."""
+    _check_criteria(context.principal, criteria)
     selection = Selection(context.program.client, choose(**criteria))
     rows: list[JobAnswer] = []
     for _ in range(_MAX_INDEX_PAGES):
         statuses, cursor = await selection.page(cursor, limit - len(rows))
-        rows += [_row(status) for status in statuses]
+        rows += [shown_to(context.principal, _row(status)) for status in statuses if _is_seen_by(context, status)]
         if not cursor or len(rows) >= limit:
             break
     return json_response({"items": rows, "next": cursor or None})
+
+
+def _check_criteria(principal: Principal, criteria: dict[str, Any]) -> None:
+    if "queue" in criteria:
+        scope.require_queue(principal, criteria["queue"])
+    if ":" in criteria.get("task", ""):  # without its module it may be any: others are left out below
+        scope.require_task(principal, criteria["task"])
+    if "error" in criteria:  # whoever may ask whether an error has these letters can find out all of it
+        scope.require_contents(principal, "the filter error")
+
+
+def _is_seen_by(context: RequestContext, status: JobStatus) -> bool:
+    return context.principal.uses(status.queue, status.task)
+
+
+def shown_to(principal: Principal, row: JobAnswer) -> JobAnswer:
+    return row if principal.reads_contents else hide_contents(row)
 
 
 def criteria_of(request: msgspec.Struct) -> dict[str, Any]:
@@ -67,16 +87,17 @@ async def get_job(context: RequestContext) -> Response:
     query: WaitQuery = context.query
     job_id = context.path["id"]
     record = await _record(context, job_id)
+    scope.require_job(context.principal, record)
     if query.wait and record.header.state not in FINISHED:
         end = context.program.client().waiter.wait(job_id)
         await wait_while_connected(context.request.receive, end, query.wait)
         record = await _record(context, job_id)
     explain = await context.program.client().views.explain(job_id) if query.explain else ""
-    return json_response(job_answer(record, context.program, explain))
+    return json_response(shown_to(context.principal, job_answer(record, context.program, explain)))
 
 
 async def get_log(context: RequestContext) -> Response:
-    await _record(context, context.path["id"])
+    scope.require_job(context.principal, await _record(context, context.path["id"]))
     log = await context.program.client().views.log(context.path["id"])
     lines = [LineAnswer(moment(line.at), line.attempt, line.level, line.text) for line in log.lines]
     return json_response(LogAnswer(log.gone, lines))
@@ -136,19 +157,19 @@ def _attempt(failure: Failure) -> AttemptAnswer:
 
 
 async def cancel(context: RequestContext) -> Response:
-    job = _job(context)
+    job = await _job(context)
     return json_response(StateAnswer(job.id, await job.cancel()))
 
 
 async def retry(context: RequestContext) -> Response:
-    job = _job(context)
+    job = await _job(context)
     await job.retry()
     return json_response(StateAnswer(job.id, (await _record(context, job.id)).header.state))
 
 
 async def reschedule(context: RequestContext) -> Response:
     request: RescheduleRequest = parsing.decode(context.body, RescheduleRequest)
-    job = _job(context)
+    job = await _job(context)
     if request.at is not msgspec.UNSET and request.delay is msgspec.UNSET:
         await job.reschedule(at=request.at)
     elif request.delay is not msgspec.UNSET and request.at is msgspec.UNSET:
@@ -158,7 +179,9 @@ async def reschedule(context: RequestContext) -> Response:
     return json_response(StateAnswer(job.id, (await _record(context, job.id)).header.state))
 
 
-def _job(context: RequestContext) -> Job[Any]:
+async def _job(context: RequestContext) -> Job[Any]:
+    """The job to act on."""
+    await scope.check_job_in_path(context)
     return any_job(context.program.client(), context.path["id"])
 
 
@@ -166,8 +189,16 @@ _PATH: Final = "/api/v1/jobs/{id}"
 _STATE: Final = {200: StateAnswer}
 ROUTES: Final = [
     Route("GET", "/api/v1/jobs", list_jobs, "Jobs by filter", responses={200: Page[JobAnswer]}, query=JobsQuery),
-    Route("GET", _PATH, get_job, "One job; with wait, once it has ended", responses={200: JobAnswer}, query=WaitQuery),
-    Route("GET", f"{_PATH}/log", get_log, "The last lines that it wrote", responses={200: LogAnswer}),
+    Route(
+        "GET",
+        _PATH,
+        get_job,
+        "One job; with wait, once it has ended",
+        enqueuer=True,
+        responses={200: JobAnswer},
+        query=WaitQuery,
+    ),
+    Route("GET", f"{_PATH}/log", get_log, "The last lines that it wrote", contents=True, responses={200: LogAnswer}),
     Route("POST", f"{_PATH}/cancel", cancel, "Cancel a job", role="operator", responses=_STATE),
     Route("POST", f"{_PATH}/retry", retry, "Run a dead or cancelled job again", role="operator", responses=_STATE),
     Route(

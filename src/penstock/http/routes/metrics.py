@@ -15,4 +15,6 @@ def route(program: Program, request_metrics: RequestMetrics) -> Route:
     async def get_metrics(_: RequestContext) -> Response:
         return Response(text_of([*await app_metrics.families(), *request_metrics.families()]), media_type=MEDIA)
 
-    return Route("GET", "/metrics", get_metrics, "For Prometheus", responses={200: None}, media_type=MEDIA)
+    return Route(
+        "GET", "/metrics", get_metrics, "For Prometheus", whole_app=True, responses={200: None}, media_type=MEDIA
+    )

@@ -9,7 +9,7 @@ from penstock.api.program import Program
 from penstock.api.queue import QueueControl
 from penstock.engine.read.views import QueueSettings
 from penstock.errors import BadArguments
-from penstock.http import parsing
+from penstock.http import parsing, scope
 from penstock.http.bulk_actions import run_bulk_action
 from penstock.http.json_response import json_response
 from penstock.http.paging import page_response
@@ -22,7 +22,8 @@ from penstock.model.options import queue_name, unknown
 
 
 async def list_queues(context: RequestContext) -> Response:
-    return page_response(await all_queues(context.program), context.query)
+    queues = await all_queues(context.program)
+    return page_response([queue for queue in queues if context.principal.uses_queue(queue.name)], context.query)
 
 
 async def get_queue(context: RequestContext) -> Response:
@@ -73,7 +74,9 @@ async def all_queues(program: Program) -> list[QueueAnswer]:
 
 async def _queue(context: RequestContext) -> QueueAnswer:
     name = queue_name(context.path["name"])
-    queues = {queue.name: queue for queue in await all_queues(context.program)}
+    scope.require_queue(context.principal, name)
+    all_of_them = await all_queues(context.program)
+    queues = {queue.name: queue for queue in all_of_them if context.principal.uses_queue(queue.name)}
     if name in queues:
         return queues[name]
     hint = unknown("queue", name, list(queues)[:20]) if queues else f"no queue {name!r}: there are none"
@@ -86,8 +89,33 @@ _CHANGED: Final = {200: ChangedAnswer}
 ROUTES: Final = [
     Route("GET", "/api/v1/queues", list_queues, "All queues", responses={200: Page[QueueAnswer]}, query=PageQuery),
     Route("GET", _PATH, get_queue, "One queue", responses=_QUEUE),
-    Route("PATCH", _PATH, set_bounds, "Bound a queue", role="admin", responses=_QUEUE, body=QueueRequest),
-    Route("POST", f"{_PATH}/pause", pause, "Start no more jobs of it", role="operator", responses=_QUEUE),
-    Route("POST", f"{_PATH}/resume", resume, "Let it go on", role="operator", responses=_QUEUE),
-    Route("POST", f"{_PATH}/purge", purge, "Cancel all that wait in it", role="admin", responses=_CHANGED),
+    Route(
+        "PATCH",
+        _PATH,
+        set_bounds,
+        "Bound a queue",
+        role="admin",
+        whole_queue=True,
+        responses=_QUEUE,
+        body=QueueRequest,
+    ),
+    Route(
+        "POST",
+        f"{_PATH}/pause",
+        pause,
+        "Start no more jobs of it",
+        role="operator",
+        whole_queue=True,
+        responses=_QUEUE,
+    ),
+    Route("POST", f"{_PATH}/resume", resume, "Let it go on", role="operator", whole_queue=True, responses=_QUEUE),
+    Route(
+        "POST",
+        f"{_PATH}/purge",
+        purge,
+        "Cancel all that wait in it",
+        role="admin",
+        whole_queue=True,
+        responses=_CHANGED,
+    ),
 ]

@@ -5,6 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from penstock.api.schedule import Schedule, ScheduleStatus, status_of
+from penstock.http import scope
 from penstock.http.json_response import json_response
 from penstock.http.paging import page_response
 from penstock.http.route import RequestContext, Route
@@ -15,39 +16,48 @@ from penstock.http.schemas.responses import JobAnswer, Page
 async def list_schedules(context: RequestContext) -> Response:
     views = context.program.client().views
     now = await views.now()
-    return page_response([status_of(schedule, now) async for schedule in views.crons()], context.query, key="id")
+    rows = [status_of(schedule, now) async for schedule in views.crons()]
+    seen = [row for row in rows if context.principal.uses(row.queue, row.task)]
+    return page_response(seen, context.query, key="id")
 
 
 async def get_schedule(context: RequestContext) -> Response:
-    return json_response(await _schedule(context).status())
+    return json_response(await (await _schedule(context)).status())
 
 
 async def run(context: RequestContext) -> Response:
-    schedule = _schedule(context)
-    await schedule.status()
+    schedule = await _schedule(context)
+    task = (await schedule.status()).task
     job = await schedule.run()
+    context.details.append(f"{task} {job.id}")
     record = await context.program.client().views.job(job.id)  # None if it waits for the job before it
     state = (record.header.state if record else "") or "scheduled"
     return json_response(JobAnswer(job.id, state, job.created), 201)
 
 
 async def pause(context: RequestContext) -> Response:
-    await _schedule(context).pause()
+    await (await _schedule(context)).pause()
     return await get_schedule(context)
 
 
 async def resume(context: RequestContext) -> Response:
-    await _schedule(context).resume()
+    await (await _schedule(context)).resume()
     return await get_schedule(context)
 
 
 async def remove(context: RequestContext) -> Response:
-    await _schedule(context).remove()
+    await (await _schedule(context)).remove()
     return Response(status_code=204)
 
 
-def _schedule(context: RequestContext) -> Schedule:
-    return Schedule(context.program.client(), context.path["id"])
+async def _schedule(context: RequestContext) -> Schedule:
+    """The schedule of the path, if the sender may use its jobs."""
+    schedule = Schedule(context.program.client(), context.path["id"])
+    if not context.principal.sees_whole_app:
+        status = await schedule.status()
+        scope.require_queue(context.principal, status.queue)
+        scope.require_task(context.principal, status.task)
+    return schedule
 
 
 _PATH: Final = "/api/v1/schedules/{id}"

@@ -12,7 +12,8 @@ from penstock.http.schemas.responses import Page, TaskAnswer
 
 
 async def list_tasks(context: RequestContext) -> Response:
-    return page_response([_answer(task) for task in context.program.tasks.values()], context.query)
+    tasks = [task for task in context.program.tasks.values() if context.principal.uses_task(task.name)]
+    return page_response([_answer(task) for task in tasks], context.query)
 
 
 def _answer(task: Task[..., Any, Any]) -> TaskAnswer:

@@ -50,6 +50,7 @@ ROUTES: Final = [
         "/api/v1/workers",
         list_workers,
         "Live workers",
+        whole_app=True,
         responses={200: Page[WorkerAnswer]},
         query=PageQuery,
     ),

@@ -37,8 +37,8 @@ class LaneRequest(Struct, forbid_unknown_fields=True):
 
     name: Name
     limit: Count | None = None
-    rate: str | None = None
-    burst: int | None = None
+    rate: Annotated[str, Meta(max_length=64, description="Starts per time: 100/s, 5/m, 3/10s.")] | None = None
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     ordered: bool = False
     on_dead: Literal["continue", "hold"] = "continue"
 
@@ -183,6 +183,18 @@ class CancelQuery(Struct, forbid_unknown_fields=True):
     """For cancelling a batch."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=256, description="What its status says.")] = "cancelled"
+
+
+class SessionRequest(Struct, forbid_unknown_fields=True):
+    """A token for which a browser gets a session."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class HomeQuery(Struct, forbid_unknown_fields=True):
+    """For the page for people."""
+
+    token: Annotated[str, Meta(max_length=1024, description="That of the link that `penstock serve` printed.")] = ""
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):

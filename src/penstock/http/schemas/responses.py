@@ -5,6 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
+from penstock.http.principal import Role
 from penstock.model.header import State
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class JobAnswer(Struct, omit_defaults=True):
     attempts: list["AttemptAnswer"] = []
     result: Any | UnsetType = UNSET
     error: ErrorAnswer | UnsetType = UNSET
+    hidden: bool = False  #: arguments, result, messages and tracebacks are left out: the sender may not read contents
 
 
 class AttemptAnswer(Struct):
@@ -212,3 +214,19 @@ class TaskAnswer(Struct):
     timeout: float | None  #: seconds
     doc: str
     arguments: dict[str, Any]
+
+
+class MeAnswer(Struct):
+    """Who asks, what they may do, and where they are."""
+
+    name: str
+    role: Role
+    contents: bool  #: may read arguments, results, errors and logs
+    limits: bool  #: may set limits and rates with a job
+    queues: list[str]  #: patterns of the queues to use
+    tasks: list[str]
+    namespace: str
+    version: str  #: of Penstock
+    server: str  #: where the jobs are stored, without secrets; empty for those who are bound to queues or tasks
+    base: str  #: the path under which this service is
+    sign_out: str | None  #: the path to DELETE to end this session; null if there is none
