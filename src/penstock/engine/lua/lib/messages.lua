@@ -28,7 +28,7 @@ local function wake_worker(member, worker)
 end
 
 -- wake(queue, n): wakes up to n idle workers of this queue or of all queues. This is only a hint: a worker that did not
--- get the message asks again by itself. A worker whose channel has no subscriber does not count, so some more are read.
+-- get the message asks again by itself. A worker whose channel has no subscriber does not count.
 local function wake(queue, n)
   for _, name in ipairs({ queue, '*' }) do
     for _, member in ipairs(idle_members(name, n + 8)) do
