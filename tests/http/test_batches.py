@@ -15,7 +15,7 @@ from penstock.http.access import Access
 from penstock.http.route_table import make_service
 from penstock.worker.queue_stream import QueueStream
 from tests.http.harness import client_at, listening
-from tests.http.test_selections import all_of
+from tests.http.test_jobs_by_filter import all_of
 
 API = "/api/v1"
 BATCHES = f"{API}/batches"
