@@ -4,7 +4,7 @@ std = {
    read_globals = { "require", "use", "redis", "cmsgpack", "cjson", "struct", "string", "table", "math", "tonumber", "tostring",
                     "type", "ipairs", "pairs", "next", "unpack", "pcall", "error", "setmetatable" },
 }
-max_line_length = false
+max_line_length = 120
 ignore = { "212/_.*" }
 -- The loader is completed, and its fields of `files` are set, when a library is put together.
 files["**/loader.lua"] = { ignore = { "211", "212", "241", "431" } }

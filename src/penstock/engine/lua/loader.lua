@@ -1,14 +1,15 @@
 -- The loader. Every library, and every script, is this file with the modules in it (engine/scripts.py puts them in).
 --
--- A module is a file of lib/ or verbs/. It returns a table and asks for others with require 'name'. A module that keeps anything
--- for the time of one call has reset(), which is called at the beginning of each call whose verb needs it.
+-- A module is a file of lib/ or verbs/. It returns a table and asks for others with require 'name'. A module that keeps
+-- anything for the time of one call has reset(), which is called at the beginning of each call whose verb needs it.
 -- A verb's module has run(), which returns the answer.
 --
--- The server gives Lua's own names only to a call that runs, so modules are made by the first call. They get these names as
--- arguments: a local is found faster than a global.
-local function start(redis, string, math, table, struct, cmsgpack, cjson, tonumber, tostring, type, ipairs, pairs, next, unpack,
-    pcall, error, setmetatable)
-  local files, resets = {}, {}   -- module → function that makes it; verb → its modules that have reset(), in the order of use
+-- The server gives Lua's own names only to a call that runs, so modules are made by the first call. They get these
+-- names as arguments: a local is found faster than a global.
+local function start(redis, string, math, table, struct, cmsgpack, cjson, tonumber, tostring, type, ipairs, pairs, next,
+    unpack, pcall, error, setmetatable)
+  local files = {}    -- module → the function that makes it
+  local resets = {}   -- verb → its modules that have reset(); each comes after those that it needs
   local loaded, last_reset, call_number = {}, {}, 0
 
   -- require(name) → the module, made when it is first asked for.

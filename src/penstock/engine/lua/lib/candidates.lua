@@ -1,4 +1,4 @@
--- Candidates: the jobs that may run next.
+-- Candidates: the jobs that may run next, and the queues that they may come from.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -10,29 +10,31 @@ local call = request.call
 
 local M = {}
 
-local SOME = 500   -- values that one command is given
+local NAMES_PER_COMMAND = 500
 
 function M.reset()
-  M.quota = {}   -- queue with a limit → how many of its jobs may start
-  M.was_cut_short = false   -- has a limit kept candidates from being looked at?
-  M.may_lease_from = {}   -- queue → is it neither paused nor at its limit? Of those that were looked up.
+  M.quota = {}              -- queue that has a limit → how many more of its jobs may start
+  M.may_lease_from = {}     -- queue → is it neither paused nor at its limit? Of the queues that were looked up.
+  M.was_cut_short = false   -- did a limit keep jobs out of the candidates?
 end
 
--- read_settings(names, from): reads what is set for these queues, from this one on, if anything ever was for any.
+-- read_settings(names, from): looks up the queues from this position on. If no queue ever had a setting, nothing is
+-- read.
 function M.read_settings(names, from)
-  for first = from, #names, SOME do
-    local last = math.min(first + SOME - 1, #names)
+  for first = from, #names, NAMES_PER_COMMAND do
+    local last = math.min(first + NAMES_PER_COMMAND - 1, #names)
     local settings = meta.settings and call('HMGET', keys.queues, unpack(names, first, last)) or {}
     for i = first, last do
       local queue, setting = names[i], settings[i - first + 1] or ''
       local limit = setting ~= '' and tonumber(string.match(setting, '%d+$'))
       if limit then M.quota[queue] = limit - (call('HGET', keys.counts, queue .. SEP .. 'running') or 0) end
-      M.may_lease_from[queue] = queue ~= '' and not string.find(setting, '^paused') and not (limit and M.quota[queue] <= 0)
+      local is_at_limit = limit and M.quota[queue] <= 0
+      M.may_lease_from[queue] = queue ~= '' and not string.find(setting, '^paused') and not is_at_limit
     end
   end
 end
 
--- open_queues(names) → those of them that may be leased from.
+-- open_queues(names) → the queues of these names that may be leased from.
 function M.open_queues(names)
   local unknown, open = {}, {}
   for _, queue in ipairs(names) do
@@ -45,32 +47,45 @@ function M.open_queues(names)
   return open
 end
 
--- read_line(queue, from, n) → the first n members of this line, from here on, that this worker may take, and whether these are all; not more
--- than its limit allows.
+-- read_line(queue, from, n) → up to n members of this queue's line that this worker may take, beginning at `from`;
+-- and whether the line has no more. The limit of the queue may allow fewer.
 function M.read_line(queue, from, n)
   local most = math.min(n, M.quota[queue] or n)
-  local members = known_jobs.unknown_here and known_jobs.known_members(queue, from, most)
-    or call('ZRANGE', keys.ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', '0', most)
+  local members
+  if known_jobs.unknown_here then
+    members = known_jobs.known_members(queue, from, most)
+  else
+    members = call('ZRANGE', keys.ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', '0', most)
+  end
   if most < n and #members == most then M.was_cut_short = true end
   return members, #members < most
 end
 
--- take(ids, member, at): one more candidate; its id begins there in its member of `ready`, which is remembered. A second one is a
--- stray.
-function M.take(ids, member, at)
-  local id, known = string.sub(member, at), jobs.ready_members
-  if known[id] then return writes.remove_later(keys.ready, member) end   -- not one of those that lease counts: see raise_heads
-  known[id] = member
-  ids[#ids + 1] = id
+-- take(ids, members, from, to, id_at): adds the jobs of these members of `ready` to the candidates. Their ids begin at
+-- id_at in the members, which are remembered. No job should have two members: the second one is removed. It goes to
+-- remove_later, because queue_heads.update() counts what lease removes at once.
+function M.take(ids, members, from, to, id_at)
+  local sub, known, n = string.sub, jobs.ready_members, #ids
+  for i = from, to do
+    local member = members[i]
+    local id = sub(member, id_at)
+    if known[id] then
+      writes.remove_later(keys.ready, member)
+    else
+      known[id] = member
+      n = n + 1
+      ids[n] = id
+    end
+  end
 end
 
--- in_order(names, want) → the first jobs of these queues, one queue after the other, and whether there may be more.
+-- in_order(names, want) → the first jobs of these queues, one queue after the other; and whether there may be more.
 function M.in_order(names, want)
   local ids = {}
   for _, queue in ipairs(names) do
     if #ids == want then break end
-    local members, at = M.read_line(queue, '[' .. queue .. SEP, want - #ids), #queue + 17
-    for i = 1, #members do M.take(ids, members[i], at) end
+    local members = M.read_line(queue, '[' .. queue .. SEP, want - #ids)
+    M.take(ids, members, 1, #members, #queue + 17)   -- behind queue and rank
   end
   return ids, #ids == want
 end

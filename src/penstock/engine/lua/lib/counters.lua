@@ -1,5 +1,5 @@
--- What one call counts: how many jobs went from which state to which, how many of each verb there were, and how long they took.
--- finish.write_all() adds it to `counts` and `stats`.
+-- What one call counts: how many jobs went from which state to which, how many each verb moved, and how long they
+-- waited and ran. finish.write_all() adds it to `counts` and `stats`.
 
 local layout = require 'layout'
 
@@ -12,7 +12,7 @@ local measured_what, measured_queue, measured_ms, measured
 local count_changes, stat_changes, became_ready, stopped_running
 
 function M.reset()
-  count_changes = {}     -- state → queue → change of its count; that of `ready` is not stored
+  count_changes = {}     -- state → queue → change of its count; `ready` is not stored
   stat_changes = {}      -- verb → queue → jobs; measure → queue → milliseconds; measure and range → queue → jobs
   became_ready = {}      -- queue → how many jobs
   stopped_running = {}   -- queue → how many jobs, which matters where it has a limit

@@ -1,4 +1,4 @@
--- Creation: a job that did not exist enters the line, now or later.
+-- Creation: a job that did not exist enters the line, now or when it is due. `h` is a header.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -11,52 +11,58 @@ local call = request.call
 
 local M = {}
 
-local claimed
+local new_holders
 
 function M.reset()
-  M.count = 0   -- jobs made in this call
-  M.queues = {}   -- queues that they are in
-  M.known_queues = {}   -- those of them that were there before
-  claimed = {}   -- unique key → the one of them that has it
+  M.count = 0           -- how many jobs this call created
+  M.queues = {}         -- queue → true: those of these jobs
+  M.known_queues = {}   -- queue → its value in `queues`, where that was read; false: its name is new
+  new_holders = {}      -- unique key → id of the job with this key, if this call created it
 end
 
--- instant(at) → a time; small numbers are delays from now.
-local function instant(at)
-  return (at > 0 and at < DELAY_BELOW) and request.now + at or at
+-- instant(time) → the same as a time in ms: what is below DELAY_BELOW is a delay from now.
+local function instant(time)
+  return (time > 0 and time < DELAY_BELOW) and request.now + time or time
 end
 
--- unique_holder(key) → id and header of the unfinished job that has this unique key.
+-- unique_holder(key) → id and header of the unfinished job that has this unique key, if there is one.
 function M.unique_holder(key)
-  local id = claimed[key] or call('HGET', keys.unique, key)
+  local id = new_holders[key] or call('HGET', keys.unique, key)
   local h = id and jobs.read({ id })[1]
   if h and h[UNIQUE] == key and (jobs.waits(h) or h[STATE] == 'running') then return id, h end
 end
 
--- once_each(specs) → a lane that is named twice is asked for once.
-local function once_each(specs)
-  local found, seen = {}, {}
+-- without_repeats(specs) → these lanes without those that are named a second time.
+local function without_repeats(specs)
+  local first_specs, seen = {}, {}
   for _, spec in ipairs(specs) do
     local name = record.lane_name(spec)
-    if not seen[name] then found[#found + 1], seen[name] = spec, true end
+    if not seen[name] then
+      first_specs[#first_specs + 1] = spec
+      seen[name] = true
+    end
   end
-  return found
+  return first_specs
 end
 
--- create(verb, id, h, payload, text): the job is there from now on.
-function M.create(verb, id, h, payload, text)
-  if #h[LANES] > 1 then h[LANES] = once_each(h[LANES]) end
-  h[CREATED], h[SIZE] = h[BATCH] == '' and request.now or batches.since(h[BATCH]), #payload
-  h[DUE], h[EXPIRES] = instant(h[DUE]), instant(h[EXPIRES])
+-- create(verb, id, h, payload, note): makes a new job of this header. `verb` and `note` are for the event.
+function M.create(verb, id, h, payload, note)
+  if #h[LANES] > 1 then h[LANES] = without_repeats(h[LANES]) end
+  h[CREATED] = h[BATCH] == '' and request.now or batches.since(h[BATCH])
+  h[SIZE] = #payload
+  h[DUE] = instant(h[DUE])
+  h[EXPIRES] = instant(h[EXPIRES])
   h.payload = payload
   if h[DUE] > request.now then
-    transition.move(verb, id, h, 'scheduled', text)
+    transition.move(verb, id, h, 'scheduled', note)
   else
     transition.move_to_tail(id, h)
-    lane_entry.line_up(verb, id, h, text)
+    lane_entry.line_up(verb, id, h, note)
   end
   jobs.decoded[id] = h
-  if h[UNIQUE] ~= '' then claimed[h[UNIQUE]] = id end
-  M.count, M.queues[h[QUEUE]] = M.count + 1, true
+  if h[UNIQUE] ~= '' then new_holders[h[UNIQUE]] = id end
+  M.count = M.count + 1
+  M.queues[h[QUEUE]] = true
 end
 
 return M

@@ -1,6 +1,8 @@
--- Plain jobs: most calls of enqueue bring one, or a page of up to 250 with one label; new, without a lane or a batch, and nothing rare to
--- say. If their queue has room, this is all that happens to them, before anything is prepared for what other calls need: a third of
--- the work. Of one that is alone a worker without work gets it at once (lib/push.lua).
+-- The fast path of enqueue. Most calls bring plain jobs: one job, or a page of up to 250 with one label, which are new
+-- and have no lane, batch or rare field. If their queue has room, this module does everything for them with a few
+-- commands, without the modules that other jobs need; that is a third of the work. A plain job that is alone in its
+-- call may go to an idle worker at once (lib/push.lua). `label` is that of lib/encode_cache.lua, and `setting` the
+-- value of the queue in `queues`.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -15,123 +17,154 @@ local hex_pairs = record.hex_pairs
 
 local M = {}
 
--- setting_of(queue) → what is set for it; '' where nothing was ever set for any.
+-- setting_of(queue) → its setting: false if its name is not known, '' if nothing is set for it, or for any queue.
 local function setting_of(queue)
   if not meta.settings then return '' end
   return call('HGET', keys.queues, queue)
 end
 
--- precede(label, number) → true if its queue had no entry in `heads`, so that its name may be unknown. It has one from now on, at this
--- place or before it; where the last such job was of the same queue and priority, `meta` tells that it still has.
-local function precede(label, number)
-  return meta.headed ~= label.line and call('ZADD', keys.heads, 'LT', label.first + number, label.queue) == 1
+-- lower_head(label, number) → true if the queue had no entry in `heads`: then its name may be unknown. It has one
+-- from now on, at this place or before it. If `meta` says that it has one already, nothing is written.
+local function lower_head(label, number)
+  if meta.headed == label.line_start then return false end
+  return call('ZADD', keys.heads, 'LT', label.line_score + number, label.queue) == 1
 end
 
--- advance(label, n, number): the numbers in `meta` after n more jobs, and what precede() goes by.
-local function advance(label, n, number)
+-- update_meta(label, n, number): n more jobs were accepted, up to this place in line, and `heads` has an entry for
+-- their line.
+local function update_meta(label, n, number)
   local accepted = (meta.accepted or 0) + n
-  if meta.headed == label.line then
+  if meta.headed == label.line_start then
     call('HSET', keys.meta, 'accepted', accepted, 'seq', number)
   else
-    call('HSET', keys.meta, 'accepted', accepted, 'seq', number, 'headed', label.line)
+    call('HSET', keys.meta, 'accepted', accepted, 'seq', number, 'headed', label.line_start)
   end
 end
 
--- are_alike() → does every job after the first say that it is like the one before it?
-local function are_alike()
+-- report(label, setting, n, number, is_new_head, ids): counts n jobs as enqueued, makes the name of their queue known,
+-- adds the event with these ids (number: see push.add_event), and wakes workers. The first jobs of each minute write
+-- the name even if it seems to be known.
+local function report(label, setting, n, number, is_new_head, ids)
+  encode_cache.minute_prefix(label)
+  local n_enqueued = call('HINCRBY', keys.stats, label.enqueue_field, n == 1 and '1' or n)
+  if n_enqueued == n or is_new_head or not setting then call('HSETNX', keys.queues, label.queue, '') end
+  push.add_event(number, 1, label.enqueue_event .. encode_cache.packed_text(ids))
+  if meta.asleep == '1' then messages.wake_workers({ [label.queue] = n }) end
+end
+
+-- One job.
+
+-- store_job(id, payload, form, number) → true; false if the id is taken.
+local function store_job(id, payload, form, number)
+  if #payload >= INLINE then
+    if call('HEXISTS', keys.jobs, id) == 1 then return false end
+    call('HSET', keys.payloads, id, payload)
+  end
+  return call('HSETNX', keys.jobs, id, record.new_record(READY_FRONT, number, form, payload)) == 1
+end
+
+-- enter_job(label, setting, form, number) → the state of the only job of this call; nothing if its id is taken.
+local function enter_job(label, setting, form, number)
+  local id, payload = request.args[1], request.args[3]
+  if meta.asleep == '1' and (setting or '') == '' then   -- a setting may be a pause, or a limit of running jobs
+    local worker = push.idle_worker(label, id, payload)
+    if worker then return push.push(worker, id, label, form, payload, number) end
+  end
+  if not store_job(id, payload, form, number) then return nil end
+  local is_new_head = lower_head(label, number)
+  update_meta(label, 1, number)
+  call('ZADD', keys.ready, '0', encode_cache.ready_member(label.line_start, number, id))
+  report(label, setting, 1, number, is_new_head, id)
+  return 'ready'
+end
+
+-- A page of jobs.
+
+-- have_one_form() → is the form of every job the same as that of the job before it?
+local function have_one_form()
   for at = 5, request.argc, 3 do
     if request.args[at] ~= '' then return false end
   end
   return true
 end
 
--- all_new(n) → their ids, if none of them is there, or named twice.
-local function all_new(n)
+-- new_ids(n) → the ids of the jobs; nothing if one of them is taken, or named twice.
+local function new_ids(n)
   local ids, seen = {}, {}
   for i = 1, n do
     local id = request.args[i * 3 - 2]
     if seen[id] then return nil end
-    ids[i], seen[id] = id, true
+    ids[i] = id
+    seen[id] = true
   end
-  for _, found in ipairs(call('HMGET', keys.jobs, unpack(ids))) do
-    if found then return nil end
+  for _, raw in ipairs(call('HMGET', keys.jobs, unpack(ids))) do
+    if raw then return nil end
   end
   return ids
 end
 
--- store_contents(ids): the payloads that are too large for a record.
-local function store_contents(ids)
-  local contents, n = { 'HSET', keys.payloads }, 2
+-- store_large_payloads(ids): stores the payloads that are too large for a record.
+local function store_large_payloads(ids)
+  local command, n = { 'HSET', keys.payloads }, 2
   for i, id in ipairs(ids) do
     local payload = request.args[i * 3]
     if #payload >= INLINE then
-      contents[n + 1], contents[n + 2], n = id, payload, n + 2
+      command[n + 1] = id
+      command[n + 2] = payload
+      n = n + 2
     end
   end
-  if n > 2 then call(unpack(contents, 1, n)) end
+  if n > 2 then call(unpack(command, 1, n)) end
 end
 
--- store_one(id, payload, form, number) → its id, once it is stored; nothing if it was there.
-local function store_one(id, payload, form, number)
-  if #payload >= INLINE then
-    if call('HEXISTS', keys.jobs, id) == 1 then return nil end
-    call('HSET', keys.payloads, id, payload)
-  end
-  return call('HSETNX', keys.jobs, id, record.new_record(READY_FRONT, number, form, payload)) == 1 and id or nil
-end
-
--- store_page(form, n, before) → their ids, once they are stored behind that place; nothing if they differ, or one of them was there.
+-- store_page(form, n, before) → the ids of these jobs, whose places in line come after `before`; nothing if they do
+-- not have one form, or an id is taken.
 local function store_page(form, n, before)
-  local ids, records = are_alike() and all_new(n), { 'HSET', keys.jobs }
+  local ids = have_one_form() and new_ids(n)
   if not ids then return nil end
-  record.new_records(records, ids, form, before)
-  store_contents(ids)
-  call(unpack(records, 1, n * 2 + 2))
+  local command = { 'HSET', keys.jobs }
+  record.new_records(command, ids, form, before)
+  store_large_payloads(ids)
+  call(unpack(command, 1, n * 2 + 2))
   return ids
 end
 
--- stand_in_line(ids, line, before): they stand in line behind that place. From one number to the next most of what is written is the same.
-local function stand_in_line(ids, line, before)
-  local places, pairs_by_byte, start = { 'ZADD', keys.ready }, hex_pairs, nil
+-- add_to_line(ids, line_start, before): the jobs enter the line, after `before`. From one place to the next mostly
+-- only the last two digits differ.
+local function add_to_line(ids, line_start, before)
+  local command, hex, start = { 'ZADD', keys.ready }, hex_pairs, nil
   for i = 1, #ids do
     local number = before + i
     local low, at = number % 256, i * 2 + 2
-    if low == 0 or not start then start = line .. string.format('%010x', (number - low) / 256) end
-    places[at - 1] = '0'
-    places[at] = start .. pairs_by_byte[low] .. SEP .. ids[i]
+    if low == 0 or not start then start = line_start .. string.format('%010x', (number - low) / 256) end
+    command[at - 1] = '0'
+    command[at] = start .. hex[low] .. SEP .. ids[i]
   end
-  call(unpack(places, 1, #ids * 2 + 2))
+  call(unpack(command, 1, #ids * 2 + 2))
 end
 
--- enter() → the state that all jobs of this call are in now, or nothing if they are not plain. The first jobs of a minute make sure that
--- their queue is known.
+-- enter_page(label, setting, form, n, before) → the state of all n jobs of this call; nothing if they are not plain.
+local function enter_page(label, setting, form, n, before)
+  local ids = store_page(form, n, before)
+  if not ids then return nil end
+  local is_new_head = lower_head(label, before + 1)
+  update_meta(label, n, before + n)
+  add_to_line(ids, label.line_start, before)
+  report(label, setting, n, 0, is_new_head, table.concat(ids, SEP))
+  return 'ready'
+end
+
+-- enter() → the state of all jobs of this call; nothing if they are not plain, or their queue has no room for all.
 function M.enter()
   if request.argc < 3 then return nil end
   local form, n = request.args[2], request.argc / 3
   local label = encode_cache.label_in(form)
   if not label then return nil end
-  local queue, before, id, ids = label.queue, (meta.seq or 0) + 0, n == 1 and request.args[1], nil
-  local setting = setting_of(queue)
-  if setting ~= '' and queue_room.room_left(queue, setting) < n then return nil end
-  if id and meta.asleep == '1' and (setting or '') == '' then   -- else it may be paused, or run no more than so many
-    local worker = push.idle_worker(label, id, request.args[3])
-    if worker then return push.push(worker, id, label, form, request.args[3], before + 1) end
-  end
-  if id then id = store_one(id, request.args[3], form, before + 1) else ids = store_page(form, n, before) end
-  if not (id or ids) then return nil end
-  local is_new = precede(label, before + 1)
-  advance(label, n, before + n)
-  if id then
-    call('ZADD', keys.ready, '0', encode_cache.ready_member(label.line, before + 1, id))
-  else
-    stand_in_line(ids, label.line, before)
-  end
-  encode_cache.minute_prefix(label)
-  local entered_now = call('HINCRBY', keys.stats, label.count, id and '1' or n)
-  if entered_now == n or is_new or not setting then call('HSETNX', keys.queues, queue, '') end
-  push.add_event(id and before + 1 or 0, 1, label.entered .. encode_cache.packed_text(id or table.concat(ids, SEP)))
-  if meta.asleep == '1' then messages.wake_workers({ [queue] = n }) end
-  return 'ready'
+  local setting = setting_of(label.queue)
+  if setting ~= '' and queue_room.room_left(label.queue, setting) < n then return nil end
+  local before = (meta.seq or 0) + 0   -- the last place in line
+  if n == 1 then return enter_job(label, setting, form, before + 1) end
+  return enter_page(label, setting, form, n, before)
 end
 
 return M

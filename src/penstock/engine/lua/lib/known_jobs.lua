@@ -1,5 +1,5 @@
--- While workers differ in what they know, lease passes over the jobs that other live workers know and this one does not. They stay
--- where they are.
+-- While workers differ in the tasks that they know, lease passes over the jobs that this worker does not know and
+-- another live worker does. These jobs stay in their place in line.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -9,62 +9,71 @@ local call = request.call
 
 local M = {}
 
-local left_to_pass, kind_before, is_before
+local MAX_PASSED = 2000   -- jobs that one call passes over, of all lines together
+local MIN_PASSED = 20     -- jobs of one line that may be passed over, however many were before
+local MAX_PAGE = 200      -- members that are read at once
 
-local MOST_PASSED, FEWEST_PASSED = 2000, 20   -- in one call; of one line half of what is left, and at least so many
+local left_to_pass, previous_kind, previous_is_unknown
 
 function M.reset()
-  left_to_pass = MOST_PASSED
-  M.passed_over = {}   -- queue → were jobs in its line passed over?
+  left_to_pass = MAX_PASSED   -- how many more jobs this call passes over
+  previous_kind = nil         -- kind of the job that was looked at last
+  previous_is_unknown = nil   -- is the task of this kind unknown to the worker?
+  M.passed_over = {}          -- queue → true, if jobs in its line were passed over
+  -- The tasks that the worker does not know; nothing if there are none.
   M.unknown_here = unknown_tasks.of_worker(request.args[1])
-  kind_before, is_before = nil, nil
 end
 
--- is_for_others(raw) → is this stored of a job that the worker lacks? Jobs with one label are looked at once.
-local function is_for_others(raw)
+-- is_unknown(raw) → is the task in this record unknown to the worker? Kinds are looked up once for a run of such
+-- jobs.
+local function is_unknown(raw)
   local kind = record.form_in(raw)
-  if kind ~= kind_before then
-    is_before = unknown_tasks.includes(M.unknown_here, kind[QUEUE], kind[TASK])
-    kind_before = kind
+  if kind ~= previous_kind then
+    previous_is_unknown = unknown_tasks.includes(M.unknown_here, kind[QUEUE], kind[TASK])
+    previous_kind = kind
   end
-  return is_before
+  return previous_is_unknown
 end
 
--- own(ids) → the positions of those that are for this worker. What cannot be read is: lease sees to it.
-local function own(ids)
+-- known_positions(ids) → the positions of the jobs that the worker may take. Among them are those whose record
+-- cannot be read: lease deals with them.
+local function known_positions(ids)
   local positions = {}
   if #ids == 0 then return positions end
   for i, raw in ipairs(call('HMGET', keys.jobs, unpack(ids))) do
-    local fine, is_others = pcall(is_for_others, raw or '')
-    if not (fine and is_others) then positions[#positions + 1] = i end
+    local is_readable, is_for_others = pcall(is_unknown, raw or '')
+    if not (is_readable and is_for_others) then positions[#positions + 1] = i end
   end
   return positions
 end
 
--- known_ids(ids) → those that are for this worker.
+-- known_ids(ids) → the ids of the jobs that the worker may take.
 function M.known_ids(ids)
-  local found = {}
-  for n, i in ipairs(own(ids)) do found[n] = ids[i] end
-  return found
+  local known = {}
+  for n, i in ipairs(known_positions(ids)) do known[n] = ids[i] end
+  return known
 end
 
--- known_members(queue, from, n) → the first n members of this line, from here on, that are for this worker; fewer if too many others
--- are in between.
+-- known_members(queue, from, n) → the first n members of this queue's line, from there on, that the worker may take.
+-- They are fewer if too many other jobs stand between them.
 function M.known_members(queue, from, n)
-  local found, page, left = {}, n, math.max(math.floor(left_to_pass / 2), FEWEST_PASSED)
-  while #found < n and left > 0 do
-    local members, ids = call('ZRANGE', keys.ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, page), {}
-    for i, member in ipairs(members) do ids[i] = string.sub(member, #queue + 17) end   -- behind queue and rank
-    local positions = own(ids)
-    if #positions < #members then M.passed_over[queue] = true end
+  local known, page_size = {}, n
+  local left_in_line = math.max(math.floor(left_to_pass / 2), MIN_PASSED)
+  while #known < n and left_in_line > 0 do
+    local members, ids = call('ZRANGE', keys.ready, from, '(' .. queue .. AFTER, 'BYLEX', 'LIMIT', 0, page_size), {}
+    for i, member in ipairs(members) do ids[i] = string.sub(member, #queue + 17) end   -- after queue and rank
+    local positions = known_positions(ids)
     for _, i in ipairs(positions) do
-      if #found < n then found[#found + 1] = members[i] end
+      if #known < n then known[#known + 1] = members[i] end
     end
-    left, left_to_pass = left - #members + #positions, left_to_pass - #members + #positions
-    if #members < page then break end
-    from, page = '(' .. members[page], math.min(page * 2, 200)
+    local n_passed = #members - #positions
+    if n_passed > 0 then M.passed_over[queue] = true end
+    left_in_line = left_in_line - n_passed
+    left_to_pass = left_to_pass - n_passed
+    if #members < page_size then break end
+    from, page_size = '(' .. members[page_size], math.min(page_size * 2, MAX_PAGE)
   end
-  return found
+  return known
 end
 
 return M

@@ -3,12 +3,13 @@
 local M = {}
 
 -- header_with(kind, …) → a header of this kind, of which these values are known, and nothing rare.
-function M.header_with(kind, to, payload, record, state, since, seq, arrival, created, size, specs, home, started, fence, claim,
-    result, cancelling, starts)
+function M.header_with(kind, to, payload, record, state, since, seq, arrival, created, size, specs, home, started, fence,
+    claim, result, cancelling, starts)
   return { kind = kind, to = to, payload = payload, record = record, HEADER_VALUES }
 end
 
--- add_rare_values(h, rare, n) → how many values the list has, once the rare fields of h that are not usual are added to its n.
+-- add_rare_values(h, rare, n) → how many values the list `rare` has, once to its n values those rare fields of the header
+-- h are added that are not usual.
 function M.add_rare_values(h, rare, n)
   ADD_RARE_VALUES
   return n

@@ -1,4 +1,4 @@
--- Mail: who is concerned is told, by sharded pub/sub.
+-- Messages to workers, clients and timers, by sharded pub/sub.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -7,52 +7,64 @@ local call = request.call
 
 local M = {}
 
-function M.channel(to) return string.sub(keys.meta, 1, -5) .. to end
+local MAX_WOKEN = 8         -- workers for each queue that got jobs
+local MAX_LOOKED_AT = 500   -- idle workers, while workers differ in the tasks that they know
 
-function M.send(to, text) return call('SPUBLISH', M.channel(to), text) end
+-- channel(name) → the channel of this name in the namespace: `to:` and a worker or client, or `timer`.
+function M.channel(name) return string.sub(keys.meta, 1, -5) .. name end   -- 5: without 'meta'
 
--- wake(queue, n): tells up to n sleeping workers of this queue, or of all, that there is work. Only hints: a worker that
--- did not hear it asks again by itself; one that nobody listens for any more is passed over.
+-- send(name, text) → how many subscribers got this message.
+function M.send(name, text) return call('SPUBLISH', M.channel(name), text) end
+
+-- idle_members(name, n) → up to n members of `idle`: name SEP worker.
+local function idle_members(name, n)
+  return call('ZRANGE', keys.idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n)
+end
+
+-- wake_worker(member, worker) → did it get the message? It is not idle from now on, as this member of `idle` said.
+local function wake_worker(member, worker)
+  call('ZREM', keys.idle, member, AT_REST .. worker)
+  return M.send('to:' .. worker, 'work') > 0
+end
+
+-- wake(queue, n): wakes up to n idle workers of this queue or of all queues. This is only a hint: a worker that did not
+-- get the message asks again by itself. A worker whose channel has no subscriber does not count, so some more are read.
 local function wake(queue, n)
   for _, name in ipairs({ queue, '*' }) do
-    local asleep = call('ZRANGE', keys.idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, n + 8)
-    for _, member in ipairs(asleep) do
+    for _, member in ipairs(idle_members(name, n + 8)) do
       if n <= 0 then return end
-      local worker = string.sub(member, #name + 2)
-      call('ZREM', keys.idle, member, AT_REST .. worker)
-      if M.send('to:' .. worker, 'work') > 0 then n = n - 1 end
+      if wake_worker(member, string.sub(member, #name + 2)) then n = n - 1 end
     end
   end
 end
 
--- wake_each(queue, n): the same while workers differ in what they know (lib/skills.lua). Whose job it is nobody knows here, so up to n
--- are told of each set of skills.
-local function wake_each(queue, n)
-  local told = {}
+-- wake_each_set(queue, n): the same while workers differ in the tasks that they know (lib/skills.lua). Which of them
+-- know the tasks of these jobs is not looked up, so up to n workers of each set of skills are woken.
+local function wake_each_set(queue, n)
+  local woken = {}   -- set of skills → how many workers
   for _, name in ipairs({ queue, '*' }) do
-    local asleep, fields = call('ZRANGE', keys.idle, '[' .. name .. SEP, '(' .. name .. AFTER, 'BYLEX', 'LIMIT', 0, 500), {}
-    for i, member in ipairs(asleep) do fields[i] = 'skills' .. string.sub(member, #name + 1) end
-    local sets = #asleep > 0 and call('HMGET', keys.meta, unpack(fields))
-    for i, member in ipairs(asleep) do
-      local worker, set = string.sub(member, #name + 2), sets[i] or ''
-      if (told[set] or 0) < n then
-        call('ZREM', keys.idle, member, AT_REST .. worker)
-        if M.send('to:' .. worker, 'work') > 0 then told[set] = (told[set] or 0) + 1 end
+    local members, fields = idle_members(name, MAX_LOOKED_AT), {}
+    for i, member in ipairs(members) do fields[i] = 'skills' .. string.sub(member, #name + 1) end
+    local skill_sets = #members > 0 and call('HMGET', keys.meta, unpack(fields))
+    for i, member in ipairs(members) do
+      local skill_set = skill_sets[i] or ''
+      if (woken[skill_set] or 0) < n and wake_worker(member, string.sub(member, #name + 2)) then
+        woken[skill_set] = (woken[skill_set] or 0) + 1
       end
     end
   end
 end
 
--- wake_workers(arrived): wakes workers for queue → how many became ready there. Mostly `meta` tells that none is asleep;
--- once that is so, it is noted there.
+-- wake_workers(arrived): wakes workers for these jobs: queue → how many of its jobs became ready. Mostly `meta` says
+-- that no worker is idle. If it says that one may be, and none is, `meta` is corrected.
 function M.wake_workers(arrived)
   if meta.asleep ~= '1' then return end
-  if call('ZCARD', keys.idle) > 1 then
-    local tell = meta.uneven == '1' and wake_each or wake
-    for queue, n in pairs(arrived) do tell(queue, math.min(n, 8)) end
-  else
+  if call('ZCARD', keys.idle) <= 1 then   -- 1: the sentinel
     call('HSET', keys.meta, 'asleep', '')
+    return
   end
+  local wake_some = meta.uneven == '1' and wake_each_set or wake
+  for queue, n in pairs(arrived) do wake_some(queue, math.min(n, MAX_WOKEN)) end
 end
 
 return M

@@ -1,4 +1,4 @@
--- Room: a queue may be told how many jobs may wait in it.
+-- Room in a queue: operators may set how many jobs may wait in it.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -6,16 +6,17 @@ local call = request.call
 
 local M = {}
 
--- count_ready(queue) → how many are in line: the only state that is not counted, for the line itself tells.
-function M.count_ready(queue) return call('ZLEXCOUNT', keys.ready, '[' .. queue .. SEP, '(' .. queue .. AFTER) end
+-- count_ready(queue) → how many of its jobs are in `ready`. This is the only state without a counter in `counts`.
+function M.count_ready(queue)
+  return call('ZLEXCOUNT', keys.ready, '[' .. queue .. SEP, '(' .. queue .. AFTER)
+end
 
--- room_left(queue, setting) → how many more it takes, where this is set for it.
+-- room_left(queue, setting) → how many more jobs the queue takes. Its setting is its value in `queues`, or false.
 function M.room_left(queue, setting)
-  local left = setting and setting ~= '' and tonumber(string.match(setting, 'max=(%d+)%.'))
-  if not left then return math.huge end
-  local at = queue .. SEP
-  local waiting_now = call('HMGET', keys.counts, at .. 'scheduled', at .. 'held')
-  return left - M.count_ready(queue) - (waiting_now[1] or 0) - (waiting_now[2] or 0)
+  local max_waiting = setting and setting ~= '' and tonumber(string.match(setting, 'max=(%d+)%.'))
+  if not max_waiting then return math.huge end
+  local counts = call('HMGET', keys.counts, queue .. SEP .. 'scheduled', queue .. SEP .. 'held')
+  return max_waiting - M.count_ready(queue) - (counts[1] or 0) - (counts[2] or 0)
 end
 
 return M

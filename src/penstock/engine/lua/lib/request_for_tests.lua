@@ -1,10 +1,13 @@
--- The same for tests. The last two arguments are the time in ms and the number of the redis.call at which the script stops
--- (0: nowhere). A key that the verb has not declared stops it, too.
+-- Takes the place of request.lua in the build for tests. There the last two arguments of each call are the time in ms,
+-- and the number of the redis.call at which the script stops (0: nowhere). A command on a key that the call did not
+-- bring stops the script, too.
 
 local keys = require 'keys'
 
 local M = {}
-local stop_at, calls_made
+
+local stop_at      -- the number of the redis.call at which this call stops
+local calls_made   -- redis.calls of this call so far
 
 function M.begin(args)
   M.args, M.argc = args, #args - 2

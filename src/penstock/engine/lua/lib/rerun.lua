@@ -1,4 +1,6 @@
--- Running again: a dead or cancelled job goes to the tail of its line, with a fresh budget.
+-- Running again: a dead or cancelled job goes to the tail of its line, with as many retries as a new job.
+--
+-- h is the header of a job.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -11,45 +13,54 @@ local call = request.call
 
 local M = {}
 
-local revived
+local retaken
 
 function M.reset()
-  revived = {}   -- unique key → the job that has taken it again
+  retaken = {}   -- unique key → the job that has taken it in this call
 end
 
-local function is_free(key, id)
-  if key == '' then return true end
-  local other = revived[key] or call('HGET', keys.unique, key)
-  return not other or other == id
+-- is_free(unique, id) → can this job have this unique key?
+local function is_free(unique, id)
+  if unique == '' then return true end
+  local holder = retaken[unique] or call('HGET', keys.unique, unique)
+  return not holder or holder == id
 end
 
--- edit(id, h, payload, other_lanes, key): other arguments, and what follows from them; a member stays in its batch's lane.
-local function edit(id, h, payload, other_lanes, key)
-  h.payload = payload
+-- has_payload(id, h) → is its payload still there?
+local function has_payload(id, h) return h.payload or call('HEXISTS', keys.payloads, id) == 1 end
+
+-- change_arguments(id, h, payload, specs, unique): gives the job another payload, and the lanes and the unique key that
+-- follow from it, if they are given. A member keeps its batch's lane.
+local function change_arguments(id, h, payload, specs, unique)
+  h.payload, h[SIZE] = payload, #payload
   if #payload < INLINE then writes.delete(keys.payloads, id) end
-  h[SIZE], h[UNIQUE] = #payload, key or h[UNIQUE]
-  if not other_lanes then return end
+  h[UNIQUE] = unique or h[UNIQUE]
+  if not specs then return end
   if h[TURN] > 0 then lanes.vacate(lanes.of(h[LANES][h[TURN]]), id) end
-  h[TURN], h[LANES] = 0, other_lanes
-  if h[BATCH] ~= '' then
-    batches.apply_to(h)
-  end
+  h[TURN], h[LANES] = 0, specs
+  if h[BATCH] ~= '' then batches.apply_to(h) end
 end
 
--- rerun(verb, id, h, payload, other_lanes, key) → ok | missing | taken (another job has its unique key), or the state that it
--- is in.
-function M.rerun(verb, id, h, payload, other_lanes, key)
-  if not h or h[COMPACT] == 1 or not (payload or h.payload or call('HEXISTS', keys.payloads, id) == 1) then
-    return h and h[STATE] == 'done' and 'done' or 'missing'
-  end
-  if h[STATE] ~= 'dead' and h[STATE] ~= 'cancelled' then return h[STATE] end
-  if not is_free(key or h[UNIQUE], id) then return 'taken' end
-  if payload then edit(id, h, payload, other_lanes, key) end
-  if h[STATE] == 'dead' then writes.remove(keys.deaths, transition.death_member(id, h)) end
+-- forget_attempts(h): the job has no failures and no attempts, as a new job. It does not expire any more.
+local function forget_attempts(h)
   h[FAILURES], h[CRASHES], h[STARTS], h[RELEASES], h[CANCELLING] = 0, 0, 0, 0, 0
-  h[GENERATION], h[REASON], h[EXPIRES], h[PROGRESS], h[LAST], h[DEATH] = h[GENERATION] + 1, '', 0, '', '', ''
+  h[REASON], h[PROGRESS], h[LAST], h[DEATH] = '', '', '', ''
+  h[GENERATION], h[EXPIRES] = h[GENERATION] + 1, 0
   h[DUE] = math.min(h[DUE], request.now)
-  if h[UNIQUE] ~= '' then revived[h[UNIQUE]] = id end
+end
+
+-- rerun(verb, id, h, payload, specs, unique) → ok | missing | taken (another job has its unique key), or its state if
+-- the job is neither dead nor cancelled. With a payload it runs with other arguments: see change_arguments().
+function M.rerun(verb, id, h, payload, specs, unique)
+  if not h then return 'missing' end
+  local state = h[STATE]
+  if h[COMPACT] == 1 or not (payload or has_payload(id, h)) then return state == 'done' and 'done' or 'missing' end
+  if state ~= 'dead' and state ~= 'cancelled' then return state end
+  if not is_free(unique or h[UNIQUE], id) then return 'taken' end
+  if payload then change_arguments(id, h, payload, specs, unique) end
+  if state == 'dead' then writes.remove(keys.deaths, transition.death_member(id, h)) end
+  forget_attempts(h)
+  if h[UNIQUE] ~= '' then retaken[h[UNIQUE]] = id end
   transition.move_to_tail(id, h)
   lane_entry.line_up(verb, id, h)
   return 'ok'

@@ -1,5 +1,8 @@
--- Schedules: where each stands, and the jobs that it makes. When its ticks are is known to the nodes; a tick is claimed
--- here, by naming the next one as it stands.
+-- Schedules: their state, and the jobs that their ticks make. Timers compute when the ticks are. Then they claim a tick
+-- by its nominal time (verbs/tick.lua), so each tick is claimed once.
+--
+-- `state` is the state of a schedule, Standing in model/schedule.py. state.line has two values for each tick that waits
+-- for the job of the tick before: job id and nominal time. h is the header of a job.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -11,99 +14,122 @@ local call = request.call
 
 local M = {}
 
-local KEPT_TICKS = 10   -- remembered per schedule
-local LONGEST_LINE = 100   -- ticks that wait for the one before them; then no more are claimed
-local LOOK_AGAIN = 10000   -- ms until a schedule whose ticks wait is looked at, should nobody tell that its job ended
+local KEPT_TICKS = 10          -- ticks in the history of a schedule
+local MAX_WAITING = 100        -- ticks that may wait; then no more are claimed
+local LOOK_INTERVAL = 10000    -- ms until timers look at waiting ticks again, if no message says that the job ended
+local KEEPERS_READ = 500       -- workers that are checked in one call
 
-function M.field(what, schedule) return what .. SEP .. schedule end
+-- field(part, schedule) → the field of the key `crons` that has the `spec` or the `state` of this schedule.
+function M.field(part, schedule) return part .. SEP .. schedule end
 
--- state_of(schedule) → where it stands; nil if there is none, or it cannot be understood.
+-- state_of(schedule) → its state; nil if there is none, or if it cannot be read.
 function M.state_of(schedule)
   local raw = call('HGET', keys.crons, M.field('state', schedule))
-  local fine, s = pcall(cmsgpack.unpack, raw or '')
-  if not fine or type(s) ~= 'table' or type(s.line) ~= 'table' or type(s.history) ~= 'table' then return nil end
-  if type(s.next) ~= 'number' or type(s.due) ~= 'number' or type(s.last) ~= 'string' then return nil end
-  return s
+  local is_read, state = pcall(cmsgpack.unpack, raw or '')
+  if not is_read or type(state) ~= 'table' then return nil end
+  if type(state.line) ~= 'table' or type(state.history) ~= 'table' then return nil end
+  if type(state.next) ~= 'number' or type(state.due) ~= 'number' or type(state.last) ~= 'string' then return nil end
+  return state
 end
 
--- event_subject(s) → what an event about a schedule is told of, in place of a header.
-function M.event_subject(s)
-  return { [STATE] = '', [TASK] = s.task, [QUEUE] = s.queue, [FAILURES] = 0, [CRASHES] = 0 }
+-- event_subject(state) → what events.add() takes as the header in an event about a schedule.
+function M.event_subject(state)
+  return { [STATE] = '', [TASK] = state.task, [QUEUE] = state.queue, [FAILURES] = 0, [CRASHES] = 0 }
 end
 
--- add_history(s, nominal, id, word): one more line in its history.
-function M.add_history(s, nominal, id, word)
-  if #s.history >= KEPT_TICKS then table.remove(s.history, 1) end
-  s.history[#s.history + 1] = { nominal, request.now, id, word }
+-- add_history(state, nominal, job_id, result): remembers what came of the tick with this nominal time.
+function M.add_history(state, nominal, job_id, result)
+  if #state.history >= KEPT_TICKS then table.remove(state.history, 1) end
+  state.history[#state.history + 1] = { nominal, request.now, job_id, result }
 end
 
-function M.unfinished(id)
-  local h = id ~= '' and jobs.read({ id })[1]
+-- unfinished(job_id) → does this job exist, and has it not finished yet?
+function M.unfinished(job_id)
+  local h = job_id ~= '' and jobs.read({ job_id })[1]
   return h and (jobs.waits(h) or h[STATE] == 'running')
 end
 
--- spawn(schedule, id, packed, payload) → made, also if it was made before; or unique, if another job has its unique key.
-local function spawn(schedule, id, packed, payload)
-  if jobs.read({ id })[1] or jobs.unreadable[id] then return 'made' end
-  local h = record.new_header(packed)
+-- create_job(schedule, job_id, form, payload) → made (also if it existed) | unique (another job has its unique key).
+local function create_job(schedule, job_id, form, payload)
+  if jobs.read({ job_id })[1] or jobs.unreadable[job_id] then return 'made' end
+  local h = record.new_header(form)
   if h[UNIQUE] ~= '' and create.unique_holder(h[UNIQUE]) then return 'unique' end
-  create.create('enqueue', id, h, payload, 'cron ' .. schedule)
+  create.create('enqueue', job_id, h, payload, 'cron ' .. schedule)
   return 'made'
 end
 
--- ask_to_be_told(id): timers hear of the end of the job that a tick waits for.
-local function ask_to_be_told(id)
-  local clients = call('HGET', keys.waiting, id) or ''
+-- watch(job_id): timers get a message when this job ends. They listen under the name `crons`.
+local function watch(job_id)
+  local clients = call('HGET', keys.waiting, job_id) or ''
   if not string.find(SEP .. clients, SEP .. 'crons' .. SEP, 1, true) then
-    writes.set(keys.waiting, id, clients .. 'crons' .. SEP)
+    writes.set(keys.waiting, job_id, clients .. 'crons' .. SEP)
   end
 end
 
--- run_waiting(schedule, s, packed, payload) → how many jobs it made: those of its line that need not wait.
-function M.run_waiting(schedule, s, packed, payload)
-  local rest, made = {}, 0
-  for i = 1, #s.line, 2 do
-    local id, nominal = s.line[i], s.line[i + 1]
-    local busy = s.overlap ~= 'allow' and M.unfinished(s.last)
-    if busy and s.overlap == 'queue' then
-      rest[#rest + 1], rest[#rest + 2] = id, nominal
+-- end_tick(state, job_id, nominal, result): the tick with this nominal time is over. Its result is made (this job),
+-- skipped, or unique.
+local function end_tick(state, job_id, nominal, result)
+  if result == 'made' then
+    state.last, state.made = job_id, state.made + 1
+  else
+    state.skipped, job_id = state.skipped + 1, ''
+  end
+  M.add_history(state, nominal, job_id, result)
+end
+
+-- run_waiting(schedule, state, form, payload) → how many jobs were made, for ticks that need not wait any longer. All
+-- jobs of a schedule have the same form (record.new_header) and payload.
+function M.run_waiting(schedule, state, form, payload)
+  local still_waiting, n_made = {}, 0
+  for i = 1, #state.line, 2 do
+    local job_id, nominal = state.line[i], state.line[i + 1]
+    local is_busy = state.overlap ~= 'allow' and M.unfinished(state.last)
+    if is_busy and state.overlap == 'queue' then
+      still_waiting[#still_waiting + 1] = job_id
+      still_waiting[#still_waiting + 1] = nominal
     else
-      local word = busy and 'skipped' or spawn(schedule, id, packed, payload)
-      if word == 'made' then
-        s.last, s.made, made = id, s.made + 1, made + 1
-      else
-        s.skipped = s.skipped + 1
-      end
-      M.add_history(s, nominal, word == 'made' and id or '', word)
+      local result = is_busy and 'skipped' or create_job(schedule, job_id, form, payload)
+      if result == 'made' then n_made = n_made + 1 end
+      end_tick(state, job_id, nominal, result)
     end
   end
-  s.line = rest
-  if #rest > 0 then ask_to_be_told(s.last) end
-  return made
+  state.line = still_waiting
+  if #still_waiting > 0 then watch(state.last) end
+  return n_made
 end
 
-function M.is_full(s) return #s.line >= LONGEST_LINE * 2 end
+-- is_full(state) → do as many ticks wait as may wait?
+function M.is_full(state) return #state.line >= MAX_WAITING * 2 end
 
--- save(schedule, s): stores where it stands, and when to look at it.
-function M.save(schedule, s)
-  s.look = M.is_full(s) and request.now + LOOK_AGAIN or #s.line > 0 and math.min(s.due, request.now + LOOK_AGAIN) or s.due
-  writes.set(keys.crons, M.field('state', schedule), cmsgpack.pack(s))
-  if s.status == 'active' then
-    writes.add(keys.ticks, s.look, schedule)
-    writes.wake_timer_at(keys.ticks, s.look)
+-- next_look(state) → when a timer must look at this schedule again.
+local function next_look(state)
+  local soon = request.now + LOOK_INTERVAL
+  if M.is_full(state) then return soon end
+  return #state.line > 0 and math.min(state.due, soon) or state.due
+end
+
+-- save(schedule, state): stores the state, and when a timer must look at the schedule.
+function M.save(schedule, state)
+  state.look = next_look(state)
+  writes.set(keys.crons, M.field('state', schedule), cmsgpack.pack(state))
+  if state.status == 'active' then
+    writes.add(keys.ticks, state.look, schedule)
+    writes.wake_timer_at(keys.ticks, state.look)
   else
     writes.remove(keys.ticks, schedule)
   end
 end
 
--- has_keeper(schedule) → is a live worker's code known to have it? Those that are gone are dropped on the way.
+-- has_keeper(schedule) → does a live worker have this schedule in its code? Drops keepers that are gone.
 function M.has_keeper(schedule)
-  local members = call('ZRANGE', keys.keepers, '[' .. schedule .. SEP, '(' .. schedule .. AFTER, 'BYLEX', 'LIMIT', 0, 500)
-  local alive = false
-  for _, member in ipairs(members) do
-    if call('ZSCORE', keys.workers, string.sub(member, #schedule + 2)) then alive = true else writes.remove(keys.keepers, member) end
+  local first, last = '[' .. schedule .. SEP, '(' .. schedule .. AFTER
+  local keepers = call('ZRANGE', keys.keepers, first, last, 'BYLEX', 'LIMIT', 0, KEEPERS_READ)
+  local has_live_keeper = false
+  for _, keeper in ipairs(keepers) do
+    local worker = string.sub(keeper, #schedule + 2)
+    if call('ZSCORE', keys.workers, worker) then has_live_keeper = true else writes.remove(keys.keepers, keeper) end
   end
-  return alive or #members == 500
+  return has_live_keeper or #keepers == KEEPERS_READ   -- one of the keepers that were not read may live
 end
 
 return M

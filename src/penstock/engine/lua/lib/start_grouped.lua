@@ -1,4 +1,6 @@
--- What lease gives to a worker, and the start of those jobs that have no header.
+-- Starts jobs without decoding their records, and collects the answer of this call of lease. Jobs of one kind, which
+-- have the same label, share what is worked out for the first of them; each job only adds an entry to a few commands.
+-- A job that is not recognised here is left to lib/start_each.lua.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -17,241 +19,290 @@ local bytes, hex_pairs = record.bytes, record.hex_pairs
 
 local M = {}
 
-local picked, size, max_size, claim_head, records, places, holds
+local claim_prefix           -- how the members of `leases` begin that this call adds
+local picked, picked_bytes   -- how many jobs this call starts, and the size of their payloads
+local max_bytes              -- of payloads in one answer; a single job may have more
+local new_records, ready_removals, lease_additions   -- pending commands for `jobs`, `ready` and `leases`
 
 function M.reset()
-  M.claim = request.args[1] .. SEP .. request.args[2]
-  M.answer = { 'ok', 0 }
-  picked, size, max_size = 0, 0, tonumber(request.args[5])   -- jobs and their payloads so far, and at most
-  M.next_members = {}   -- id → member of `held`, of those that a lane would show next
-  M.paused = paused_tasks.parse(meta.halted)
-  M.first_fence = math.max(tonumber(meta.fence or 0), request.now_us - 1)
-  M.fence = M.first_fence
-  claim_head, M.run_front = M.claim .. SEP, record.run_front(M.claim)
-  M.far_payloads = {}   -- id → its payload, or false if it is lost
-  records, places, holds = writes.command(2, 'HSET', keys.jobs), writes.command(3, 'ZREM', keys.ready), writes.command(5, 'ZADD', keys.leases)
+  M.claim = request.args[1] .. SEP .. request.args[2]   -- worker and call number: they name the attempts
+  M.answer = { 'ok', 0 }       -- 1 instead of 0: the worker should ask again at once
+  M.next_members = {}          -- id → member of `held`, of the jobs that lanes would show next
+  M.far_payloads = {}          -- id → payload that is not part of its record; false if it is lost
+  M.paused = paused_tasks.parse(meta.halted)   -- task → true
+  M.first_fence = math.max(tonumber(meta.fence or 0), request.now_us - 1)   -- the last one before this call
+  M.fence = M.first_fence      -- the last one that was given out
+  M.run_front = record.run_front(M.claim)      -- how a record begins that is leased now, up to its fence
+  claim_prefix = M.claim .. SEP
+  picked, picked_bytes, max_bytes = 0, 0, tonumber(request.args[5])
+  new_records = writes.command(2, 'HSET', keys.jobs)
+  ready_removals = writes.command(3, 'ZREM', keys.ready)
+  lease_additions = writes.command(5, 'ZADD', keys.leases)
 end
 
+-- give(id, packed, payload): adds a job with its record to the answer; the payload is '' if it is part of the record.
 function M.give(id, packed, payload)
   local n = #M.answer
   M.answer[n + 1], M.answer[n + 2], M.answer[n + 3] = id, packed, payload
 end
 
--- too_large(bulk) → would this one make the answer too big? Otherwise it is counted.
-function M.too_large(bulk)
-  if picked > 0 and size + bulk > max_size then return true end
-  picked, size = picked + 1, size + bulk
+-- too_large(size) → would a payload of this size make the answer too large? If not, it is counted as part of it.
+function M.too_large(size)
+  if picked > 0 and picked_bytes + size > max_bytes then return true end
+  picked, picked_bytes = picked + 1, picked_bytes + size
   return false
 end
 
--- fetch_payloads(ids): those that are not part of their records.
+-- fetch_payloads(ids): reads the payloads of these jobs, which are not part of their records.
 function M.fetch_payloads(ids)
   if #ids == 0 then return end
   for n, payload in ipairs(call('HMGET', keys.payloads, unpack(ids))) do M.far_payloads[ids[n]] = payload end
 end
 
--- start_run(kind, some, packed, from, to): these, which are of one kind, run; what is stored of them is in packed. Here and
--- where else every job comes by, one assignment at a time: several at once take more steps.
-local function start_run(kind, some, packed, from, to)
+-- fetch_payloads_from(ids, records, from): the same for all jobs from this position on whose records say so.
+local function fetch_payloads_from(ids, records, from)
+  local far_ids = {}
+  for i = from, #ids do
+    local packed = records[i] or ''
+    if #packed >= SHORTEST_RECORD and struct.unpack(SIZE_FORMAT, packed, SIZE_AT) >= INLINE then
+      far_ids[#far_ids + 1] = ids[i]
+    end
+  end
+  M.fetch_payloads(far_ids)
+end
+
+-- add_run(kind, ids, records, from, to): the jobs at these positions, which are of one kind, run now and have these
+-- records. In loops over all jobs each statement makes one assignment, because several in one take more steps.
+local function add_run(kind, ids, records, from, to)
   if to < from then return end
-  local one, queue, many = grouped_moves.event_of('lease', kind), kind[QUEUE], to - from + 1
-  local told, answer, far, a, b, c, d = one[6], M.answer, M.far_payloads, records.n, holds.n, one[7], #M.answer
+  local event, queue, count = grouped_moves.event_of('lease', kind), kind[QUEUE], to - from + 1
+  local event_ids, answer, payloads = event[6], M.answer, M.far_payloads
+  local n_records, n_leases, n_event_ids, n_answer = new_records.n, lease_additions.n, event[7], #answer
   for i = from, to do
-    local id, leased = some[i], packed[i]
-    a = a + 2
-    records[a - 1] = id
-    records[a] = leased
-    b = b + 2
-    holds[b - 1] = '0'
-    holds[b] = claim_head .. id
-    c = c + 1
-    told[c] = id
-    d = d + 3
-    answer[d - 2] = id
-    answer[d - 1] = leased
-    answer[d] = far[id] or ''
+    local id, packed = ids[i], records[i]
+    n_records = n_records + 2
+    new_records[n_records - 1] = id
+    new_records[n_records] = packed
+    n_leases = n_leases + 2
+    lease_additions[n_leases - 1] = '0'
+    lease_additions[n_leases] = claim_prefix .. id
+    n_event_ids = n_event_ids + 1
+    event_ids[n_event_ids] = id
+    n_answer = n_answer + 3
+    answer[n_answer - 2] = id
+    answer[n_answer - 1] = packed
+    answer[n_answer] = payloads[id] or ''
   end
-  records.n, holds.n, one[7], kind.n = a, b, c, kind.n + many
-  if candidates.quota[queue] then candidates.quota[queue] = candidates.quota[queue] - many end
+  new_records.n, lease_additions.n, event[7] = n_records, n_leases, n_event_ids
+  kind.n = kind.n + count
+  local quota = candidates.quota
+  if quota[queue] then quota[queue] = quota[queue] - count end
 end
 
--- fetch_far(some, raw, from): the payloads of those from here on that are not part of their records, as far as these tell.
-local function fetch_far(some, raw, from)
-  local far = {}
-  for i = from, #some do
-    local packed = raw[i] or ''
-    if #packed >= SHORTEST_RECORD and struct.unpack(SIZE_FORMAT, packed, SIZE_AT) >= INLINE then far[#far + 1] = some[i] end
-  end
-  M.fetch_payloads(far)
-end
-
--- start_alone(some, raw, from, owners) → the position after those, from here on, that need no look at any lane; these run. They have
--- none or, where owners are meant, a lock that is their own (lib/locks.lua).
-function M.start_alone(some, raw, from, owners)
-  local sub, numbers, count, first, n, bulk = string.sub, struct.unpack, #some, from, places.n, size
-  local i, begins = from, owners and OWNER_FRONT or READY_FRONT
-  local label, form, form_to, kind, front   -- of the last ones
-  local wait, alike = 0, 0   -- so long waited the last ones, so many of them
-  local now, members, decoded, far, claim, fence = request.now, jobs.ready_members, jobs.decoded, M.far_payloads, M.claim, M.fence
+-- start_alone(ids, records, from, owners) → the position after the jobs that it started. It starts the jobs from this
+-- position on that need no look at a lane: they ask for none or, if `owners`, for a lock that belongs to them
+-- (lib/locks.lua). It puts their new records into `records`.
+function M.start_alone(ids, records, from, owners)
+  local sub, numbers, count, now, claim = string.sub, struct.unpack, #ids, request.now, M.claim
+  local members, decoded, payloads = jobs.ready_members, jobs.decoded, M.far_payloads
+  local old_front = owners and OWNER_FRONT or READY_FRONT
+  local new_front                          -- how 256 new records in a row begin, up to the last byte of the fence
+  local label, form, form_to, kind, kind_from   -- of the job before; where its form ends and its kind began
+  local wait, n_alike = 0, 0               -- how long the job before waited, and how many jobs waited so long
+  local n_removals, n_picked, n_bytes, fence, i = ready_removals.n, picked, picked_bytes, M.fence, from
   while i <= count do
-    local id, packed = some[i], raw[i]
-    if not packed or decoded[id] or sub(packed, 1, FRONT) ~= begins or #packed < SHORTEST_RECORD then break end
+    local id, packed = ids[i], records[i]
+    if not packed or #packed < SHORTEST_RECORD or sub(packed, 1, FRONT) ~= old_front or decoded[id] then break end
     if owners and jobs.rewritten[id] then break end   -- its lock was taken apart
-    local since, many = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
+    local since, size = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
     local to = form_to
-    if not form or sub(packed, FORM_AT, to) ~= form then
+    if not form or sub(packed, FORM_AT, to) ~= form then   -- another form, and maybe another kind
       local label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, FORM_AT)
-      local text = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)
       if rare_size > 0 or (lane_size > 0) ~= owners then break end
       to = SHORTEST_RECORD + label_size + lane_size + (owners and ARRIVAL_SIZE or 0)
-      if text ~= label then
-        local other = record.known_kind(text)
-        if not other or M.paused[other[TASK]] then break end
+      local new_label = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)
+      if new_label ~= label then
+        local new_kind = record.known_kind(new_label)
+        if not new_kind or M.paused[new_kind[TASK]] then break end
         if kind then
-          counters.measure('wait', kind[QUEUE], wait, alike)
-          start_run(kind, some, raw, first, i - 1)
-          alike = 0
+          counters.measure('wait', kind[QUEUE], wait, n_alike)
+          add_run(kind, ids, records, kind_from, i - 1)
+          n_alike = 0
         end
-        first, kind, label = i, other, text
-        if not owners then form, form_to = other.form, to end   -- owners differ in their locks
+        label, kind, kind_from = new_label, new_kind, i
+        if not owners then form, form_to = kind.form, to end   -- the forms of owners differ in their locks
       end
     end
-    if #packed - to ~= many or many >= INLINE then
-      if not record.payload_fits(#packed - to, many) then break end
-      if far[id] == nil then fetch_far(some, raw, i) end
-      if not far[id] then break end
+    if #packed - to ~= size or size >= INLINE then   -- the payload is not part of the record
+      if not record.payload_fits(#packed - to, size) then break end
+      if payloads[id] == nil then fetch_payloads_from(ids, records, i) end
+      if not payloads[id] then break end
     end
-    if picked > 0 and bulk + many > max_size then break end
-    picked = picked + 1
-    bulk = bulk + many
-    local waited = now - since
-    if waited ~= wait then
-      counters.measure('wait', kind[QUEUE], wait, alike)
-      wait, alike = waited, 0
+    if n_picked > 0 and n_bytes + size > max_bytes then break end
+    n_picked = n_picked + 1
+    n_bytes = n_bytes + size
+    if now - since ~= wait then
+      counters.measure('wait', kind[QUEUE], wait, n_alike)
+      wait, n_alike = now - since, 0
     end
-    alike = alike + 1
-    n = n + 1
-    places[n] = members[id]
+    n_alike = n_alike + 1
+    n_removals = n_removals + 1
+    ready_removals[n_removals] = members[id]
     fence = fence + 1
-    local last_byte = fence % 256
-    if last_byte == 0 or not front then front = M.run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
-    raw[i] = front .. bytes[last_byte] .. claim .. sub(packed, BODY_AT)
+    local low = fence % 256
+    if low == 0 or not new_front then new_front = M.run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
+    records[i] = new_front .. bytes[low] .. claim .. sub(packed, BODY_AT)
     i = i + 1
   end
-  places.n, size, M.fence = n, bulk, fence
+  ready_removals.n, picked, picked_bytes, M.fence = n_removals, n_picked, n_bytes, fence
   if kind then
-    counters.measure('wait', kind[QUEUE], wait, alike)
-    start_run(kind, some, raw, first, i - 1)
+    counters.measure('wait', kind[QUEUE], wait, n_alike)
+    add_run(kind, ids, records, kind_from, i - 1)
   end
   return i
 end
 
--- lanes_from(some, raw, from, mark) → the position of the last one with a lane that is in order; where they differ from the one
--- before: kind, lane, and where that ends; how big their payloads are, those whose payload is elsewhere, and the names of lanes.
-local function lanes_from(some, raw, from, mark)
-  local found, specs, ends, sizes, asked, far, sub, numbers, to = {}, {}, {}, {}, {}, {}, string.sub, struct.unpack, #some
-  local kind, spec, at, alike, alike_to
-  local decoded, fits = jobs.decoded, record.payload_fits
-  for i = from, to do
-    local packed = raw[i]
-    if not packed or sub(packed, 1, FRONT) ~= mark or decoded[some[i]] or #packed < SHORTEST_RECORD then to = i - 1 break end
-    local many, label_size, lane_size, rare_size = numbers(SIZE_FORMAT, packed, BODY_AT), numbers(FORM_FORMAT, packed, FORM_AT)
-    if lane_size == 0 or rare_size > 0 then to = i - 1 break end
-    at = SHORTEST_RECORD + label_size + lane_size
-    if not alike or at ~= alike_to or sub(packed, LABEL_AT, at) ~= alike then
-      kind, spec = record.known_kind(sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)), sub(packed, LABEL_AT + label_size, at)
-      if not kind or M.paused[kind[TASK]] then to = i - 1 break end
+-- find_laned(ids, records, from, front) → the jobs from this position on whose records begin so, that ask for one
+-- lane each and have no rare field:
+--   `to`                       the position of the last one; from - 1 if there is none
+--   `sinces`, `sizes`          by position: since when it waits, and the size of its payload
+--   `kinds`, `specs`, `ends`   by position: its kind, its lane, and where that ends in the record; nothing if all three
+--                              are those of the job before
+--   `far_ids`                  the jobs whose payload is not part of their record
+--   `lane_names`               the names of all these lanes
+local function find_laned(ids, records, from, front)
+  local sub, numbers, count, decoded = string.sub, struct.unpack, #ids, jobs.decoded
+  local sinces, sizes, kinds, specs, ends, far_ids, lane_names = {}, {}, {}, {}, {}, {}, {}
+  local form, lane_end   -- of the job before; without a form if the next job most likely has another one
+  local i = from
+  while i <= count do
+    local packed = records[i]
+    if not packed or #packed < SHORTEST_RECORD or sub(packed, 1, FRONT) ~= front or decoded[ids[i]] then break end
+    if not form or sub(packed, FORM_AT, lane_end) ~= form then   -- maybe another lane or kind
+      local label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, FORM_AT)
+      if lane_size == 0 or rare_size > 0 then break end
+      local label_end = SHORTEST_RECORD + label_size
+      lane_end = label_end + lane_size
+      local kind, spec = record.known_kind(sub(packed, LABEL_AT, label_end)), sub(packed, label_end + 1, lane_end)
+      if not kind or M.paused[kind[TASK]] then break end
       local name = record.lane_name(spec)
-      asked[#asked + 1] = name
-      alike, alike_to = name ~= spec and kind[BATCH] ~= '' and sub(packed, LABEL_AT, at), at
-      found[i], specs[i], ends[i] = kind, spec, at
+      local is_of_batch = kind[BATCH] ~= '' and name ~= spec   -- this may be the lane of the batch: it is no lock
+      form = is_of_batch and sub(packed, FORM_AT, lane_end)
+      kinds[i], specs[i], ends[i], lane_names[#lane_names + 1] = kind, spec, lane_end, name
     end
-    if not fits(#packed - at - ARRIVAL_SIZE, many) then to = i - 1 break end
-    sizes[i] = many
-    if many >= INLINE then far[#far + 1] = some[i] end
+    local since, size = numbers(SINCE_AND_SIZE, packed, SINCE_AT)
+    local left = #packed - lane_end - ARRIVAL_SIZE
+    if left ~= size or size >= INLINE then   -- the payload is not part of the record
+      if not record.payload_fits(left, size) then break end
+      far_ids[#far_ids + 1] = ids[i]
+    end
+    sinces[i] = since
+    sizes[i] = size
+    i = i + 1
   end
-  return to, found, specs, ends, sizes, far, asked
+  return {
+    to = i - 1, sinces = sinces, sizes = sizes, kinds = kinds, specs = specs, ends = ends,
+    far_ids = far_ids, lane_names = lane_names,
+  }
 end
 
--- start_shared(some, raw, from, to, kind, lane, row, sizes, is_held, lane_end) → the position after those of one kind that this lane,
--- which shows or holds them, has room for, and that fit into the answer; they are got ready to run.
-local function start_shared(some, raw, from, to, kind, lane, row, sizes, is_held, lane_end)
-  local slots, exits = writes.command(5, 'ZADD', keys.holders), writes.command(3, 'ZREM', is_held and keys.held or keys.ready)
-  local members = is_held and M.next_members or jobs.ready_members
-  local slot_head, priority = lane.name .. SEP, kind[PRIORITY]
-  local what, queue, wait, alike = is_held and 'lane' or 'wait', kind[QUEUE], 0, 0   -- so long waited the last ones, so many of them
-  local line_head = slot_head .. queue .. SEP
-  local a, b, free, left, shown, at = slots.n, exits.n, lane.limit - lane.use, row.waiting, row.shown, from
-  local sub, numbers, many, bulk, shows_more, front, block, start = string.sub, struct.unpack, picked, size, false, nil, nil, nil
-  local now, claim, fence, distant = request.now, M.claim, M.fence, M.far_payloads
-  while at <= to and free >= 1 do
-    local id, packed = some[at], raw[at]
-    local since = numbers(TIME_FORMAT, packed, SINCE_AT)
-    local member, waited = members[id], now - since
-    if is_held then   -- is it this one that the lane would show next?
-      local number = numbers(TIME_FORMAT, packed, lane_end + 1)   -- its arrival
-      local low = number % 256
-      if number - low ~= block then
-        block, start = number - low, line_head .. sub(record.rank(priority, number), 1, -3)
-      end
-      if member ~= start .. hex_pairs[low] .. SEP .. id then break end
-    end
-    if distant[id] == false or (many > 0 and bulk + sizes[at] > max_size) then break end
-    many = many + 1
-    bulk = bulk + sizes[at]
-    if is_held then left = left - 1 else lanes.unshow(row, id) end
-    free = free - 1
-    if not shows_more and left > 0 and free > #shown then shows_more = true end
-    a = a + 2
-    slots[a - 1] = '0'
-    slots[a] = slot_head .. id
-    b = b + 1
-    exits[b] = member
-    if waited ~= wait then
-      counters.measure(what, queue, wait, alike)
-      wait, alike = waited, 0
-    end
-    alike = alike + 1
-    fence = fence + 1
-    local last_byte = fence % 256
-    if last_byte == 0 or not front then front = M.run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
-    raw[at] = front .. bytes[last_byte] .. claim .. sub(packed, BODY_AT)
-    at = at + 1
+-- end_of_lane(laned, from) → the position of the last job that follows this one with the same kind and lane.
+local function end_of_lane(laned, from)
+  local kinds, specs, ends, last = laned.kinds, laned.specs, laned.ends, from
+  while last < laned.to do
+    local spec = specs[last + 1]
+    if spec and (spec ~= specs[from] or ends[last + 1] ~= ends[from] or kinds[last + 1] ~= kinds[from]) then break end
+    last = last + 1
   end
-  counters.measure(what, queue, wait, alike)
-  slots.n, exits.n, lane.use, picked, size, M.fence = a, b, lane.use + at - from, many, bulk, fence
-  if shows_more then lanes.refill(lane) end
+  return last
+end
+
+-- start_in_lane(ids, records, from, to, laned, lane, is_held) → the position after the jobs that it started. It
+-- starts the jobs from one position to the other, which are of one kind and which this lane shows or holds, as long as
+-- the lane has slots and the answer has room. It puts their new records into `records`.
+local function start_in_lane(ids, records, from, to, laned, lane, is_held)
+  local sub, numbers, now, claim, payloads = string.sub, struct.unpack, request.now, M.claim, M.far_payloads
+  local kind, lane_end, sinces, sizes = laned.kinds[from], laned.ends[from], laned.sinces, laned.sizes
+  local queue, priority = kind[QUEUE], kind[PRIORITY]
+  local slot_prefix, row_name, row = lane.name .. SEP, lane.name .. SEP .. queue .. SEP, lanes.row(lane, queue)
+  local members, what = jobs.ready_members, 'wait'
+  local slots, removals = writes.command(5, 'ZADD', keys.holders), ready_removals
   if is_held then
-    row.waiting, kind.waited = left, kind.waited + at - from
-    if at > from then lane_waiters.have_left(exits, b - at + from + 1, b, line_head) end
+    members, what, removals = M.next_members, 'lane', writes.command(3, 'ZREM', keys.held)
   end
-  return at
+  local wait, n_alike = 0, 0   -- how long the job before waited, and how many jobs waited so long
+  local block, block_start     -- 256 arrivals in a row, and how the members of `held` with one of them begin
+  local new_front              -- how 256 new records in a row begin, up to the last byte of the fence
+  local free, waiting, shown, shows_more = lane.limit - lane.use, row.waiting, row.shown, false
+  local n_slots, n_removals, n_picked, n_bytes, fence, i = slots.n, removals.n, picked, picked_bytes, M.fence, from
+  while i <= to and free >= 1 do
+    local id, packed, size = ids[i], records[i], sizes[i]
+    local member = members[id]
+    if is_held then   -- is it the member that the record says?
+      local arrival = numbers(TIME_FORMAT, packed, lane_end + 1)
+      local low = arrival % 256
+      if arrival - low ~= block then
+        block, block_start = arrival - low, row_name .. sub(record.rank(priority, arrival), 1, -3)
+      end
+      if member ~= block_start .. hex_pairs[low] .. SEP .. id then break end
+    end
+    if payloads[id] == false or (n_picked > 0 and n_bytes + size > max_bytes) then break end
+    n_picked = n_picked + 1
+    n_bytes = n_bytes + size
+    if is_held then waiting = waiting - 1 else lanes.unshow(row, id) end
+    free = free - 1
+    if not shows_more and waiting > 0 and free > #shown then shows_more = true end
+    n_slots = n_slots + 2
+    slots[n_slots - 1] = '0'
+    slots[n_slots] = slot_prefix .. id
+    n_removals = n_removals + 1
+    removals[n_removals] = member
+    local waited = now - sinces[i]
+    if waited ~= wait then
+      counters.measure(what, queue, wait, n_alike)
+      wait, n_alike = waited, 0
+    end
+    n_alike = n_alike + 1
+    fence = fence + 1
+    local low = fence % 256
+    if low == 0 or not new_front then new_front = M.run_front .. sub(struct.pack(FENCE_FORMAT, fence), 1, -2) end
+    records[i] = new_front .. bytes[low] .. claim .. sub(packed, BODY_AT)
+    i = i + 1
+  end
+  counters.measure(what, queue, wait, n_alike)
+  slots.n, removals.n, picked, picked_bytes, M.fence = n_slots, n_removals, n_picked, n_bytes, fence
+  lane.use = lane.use + i - from
+  if shows_more then lanes.refill(lane) end
+  if is_held and i > from then
+    row.waiting, kind.waited = waiting, kind.waited + i - from
+    lane_waiters.have_left(removals, n_removals - i + from + 1, n_removals, row_name)
+  end
+  return i
 end
 
--- start_laned(some, raw, from, state) → the same for those with a lane, which shows or holds them.
-function M.start_laned(some, raw, from, state)
+-- start_laned(ids, records, from, state) → the position after the jobs that it started. It starts the jobs from this
+-- position on that ask for one lane each, which shows them (state `ready`) or holds them (`held`). It stops at a lane
+-- that has no room, or that needs a closer look because of its rate or order.
+function M.start_laned(ids, records, from, state)
   local is_held = state == 'held'
-  local fine, to, kinds_of, specs, ends, sizes, far, asked = pcall(lanes_from, some, raw, from, is_held and HELD_FRONT or READY_FRONT)
-  if not fine or to < from then return from end
-  M.fetch_payloads(far)
-  lanes.fetch(asked)
-  local at, first, last, kind = from, from, from - 1, kinds_of[from]
-  while at > last and at <= to do   -- those that share a kind and a lane, unless not all of the former could start
-    if kinds_of[at] ~= kind then
-      start_run(kind, some, raw, first, at - 1)
-      first, kind = at, kinds_of[at]
+  local laned = find_laned(ids, records, from, is_held and HELD_FRONT or READY_FRONT)
+  if laned.to < from then return from end
+  M.fetch_payloads(laned.far_ids)
+  lanes.fetch(laned.lane_names)
+  local kind, kind_from, i = laned.kinds[from], from, from
+  while i <= laned.to do
+    if laned.kinds[i] ~= kind then
+      add_run(kind, ids, records, kind_from, i - 1)
+      kind, kind_from = laned.kinds[i], i
     end
-    local spec, lane_end = specs[at], ends[at]
-    last = at - 1
-    repeat
-      last = last + 1
-      local other = specs[last + 1]   -- nothing if it is the same
-    until last == to or (other and (other ~= spec or ends[last + 1] ~= lane_end or kinds_of[last + 1] ~= kind))
-    local lane, row = grouped_moves.limited_lane(spec, kind[QUEUE])
-    if lane then at = start_shared(some, raw, at, last, kind, lane, row, sizes, is_held, lane_end) end
+    local lane = grouped_moves.limited_lane(laned.specs[i], kind[QUEUE])
+    if not lane then break end
+    local last = end_of_lane(laned, i)
+    i = start_in_lane(ids, records, i, last, laned, lane, is_held)
+    if i <= last then break end
   end
-  start_run(kind, some, raw, first, at - 1)
-  return at
+  add_run(kind, ids, records, kind_from, i - 1)
+  return i
 end
 
 return M

@@ -8,26 +8,28 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
 local lane_turns = require 'lane_turns'
 local lanes = require 'lanes'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
 local M = {}
 
-local MOST = 100   -- jobs, after which the other lanes are left to the next call
+local MAX_SHOWN = 100   -- jobs of one queue and task, after which the other lanes are left to the next call
 
 function M.run()
-  local names, looked_at = call('ZRANGE', keys.openings, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, request.args[1]), 0
+  local max_lanes = request.args[1]
+  local names = call('ZRANGE', keys.openings, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, max_lanes)
+  local looked_at = 0
   lanes.fetch(names)
   for _, name in ipairs(names) do
     writes.remove_later(keys.openings, name)
     lane_turns.show_waiters({ name }, 'admit')
     looked_at = looked_at + 1
-    if transition.last_group and transition.last_group[7] >= MOST then break end
+    if events.last_count() >= MAX_SHOWN then break end
   end
   finish.write_all()
   return { looked_at, jobs.first_score(keys.openings) or -1, request.now }

@@ -1,30 +1,40 @@
--- cap: at most so many jobs of a queue run at once, or wait in it. What is over it stays; where more may run, workers are told.
+-- cap: limits how many jobs of a queue may run at once, and how many may wait in it. Jobs beyond a new limit stay. If
+--      more jobs may run now, workers are woken.
 -- FLAGS: allow-oom
 -- KEYS: meta idle counts ready jobs scheduled held leases dead finished tombs payloads heads lanes limits holders
 --       openings batches roster chores timers unique cancels stats events waiting deaths queues
--- ARGV: queue, how many may run, how many may wait (-1: any number, '' to leave it)
+-- ARGV: queue, how many may run, how many may wait (-1: any number, '': as before)
 -- returns: ok
 -- event: cap
 
 local request = require 'request'
 local keys = require 'keys'
 local counters = require 'counters'
+local events = require 'events'
 local finish = require 'finish'
 local queue_room = require 'queue_room'
-local transition = require 'transition'
 local call = request.call
 
 local M = {}
 
+-- new_setting(setting, max_running, max_waiting) → the setting of a queue with these limits; those that are nil stay.
+-- It is [paused][ max=how many may wait.][ how many may run]. The dot keeps the first number apart from the second.
+local function new_setting(setting, max_running, max_waiting)
+  local paused = string.find(setting, '^paused') and 'paused' or ''
+  max_running = max_running or tonumber(string.match(setting, ' (%d+)$')) or -1
+  max_waiting = max_waiting or tonumber(string.match(setting, 'max=(%d+)%.')) or -1
+  local waiting = max_waiting >= 0 and ' max=' .. max_waiting .. '.' or ''
+  local running = max_running >= 0 and ' ' .. max_running or ''
+  return paused .. waiting .. running
+end
+
 function M.run()
-  local queue, before = request.args[1], call('HGET', keys.queues, request.args[1]) or ''
-  local paused = string.find(before, '^paused') and 'paused' or ''
-  local limit = tonumber(request.args[2]) or tonumber(string.match(before, ' (%d+)$')) or -1
-  local most = tonumber(request.args[3]) or tonumber(string.match(before, 'max=(%d+)%.')) or -1
-  local waiting_most = most >= 0 and ' max=' .. most .. '.' or ''   -- ends in no digit, unlike a limit
+  local queue, max_running, max_waiting = request.args[1], request.args[2], request.args[3]
+  local setting = call('HGET', keys.queues, queue) or ''
   call('HSET', keys.meta, 'settings', '1')
-  call('HSET', keys.queues, queue, paused .. waiting_most .. (limit >= 0 and ' ' .. limit or ''))
-  transition.event_groups[1] = { 'cap', queue, '', 0, request.args[2] ~= '' and request.args[2] or 'max ' .. request.args[3], {}, 0 }
+  call('HSET', keys.queues, queue, new_setting(setting, tonumber(max_running), tonumber(max_waiting)))
+  local note = max_running ~= '' and max_running or 'max ' .. max_waiting
+  events.add_plain('cap', queue, note)
   counters.became_ready[queue] = queue_room.count_ready(queue)
   finish.reopen_queues({ queue })
   finish.write_all()

@@ -6,6 +6,9 @@
 -- returns: per job: ok | stale
 -- event: complete
 
+-- Most records are as lease left them. Such jobs are completed without a header. Those of one kind that one call leased
+-- share what is worked out for the first of them. h is a header.
+
 local request = require 'request'
 local keys = require 'keys'
 local record = require 'record'
@@ -23,195 +26,218 @@ local call = request.call
 
 local M = {}
 
-local lease_calls, glanced, alike, done_fronts, packed_now, ids, raw, kinds_of, specs, parts, records, holds, contents, slots, ends, seen
+local NO_RESULT, STORED, NOT_KEPT = 0, 1, 2   -- values of RESULT: none, in `results`, thrown away
 
--- call_of(number, packed) → that call, if this is as it left it.
-local function call_of(number, packed)
-  local made = lease_calls[number]
-  if not made then
+-- The jobs of the page, by position. The last three are only of jobs that are completed without a header.
+local ids, records
+local kinds           -- as leased_kind() makes them
+local specs           -- the lane that the job asks for, if it asks for one
+local form_ends       -- where the form ends in the record
+
+local lease_calls     -- call number → what lease_call_of() found out
+local leased_kinds    -- all that leased_kind() made
+local done_fronts     -- all that done_front() made
+local headers         -- id → header, of jobs that need one though their record is as lease left it
+local is_done         -- id → true; a job may be named twice in a page
+
+local new_records, lease_removals, payload_removals, slot_removals, finished_additions   -- pending commands
+
+local function begin()
+  ids, records, kinds, specs, form_ends = {}, {}, {}, {}, {}
+  lease_calls, leased_kinds, done_fronts, headers, is_done = {}, {}, {}, {}, {}
+  new_records = writes.command(2, 'HSET', keys.jobs)
+  lease_removals = writes.command(3, 'ZREM', keys.leases)
+  payload_removals = writes.command(3, 'HDEL', keys.payloads)
+  slot_removals = writes.command(3, 'ZREM', keys.holders)
+  finished_additions = writes.command(5, 'ZADD', keys.finished)
+end
+
+local function read_page()
+  local args = request.args
+  for at = 2, request.argc, 3 do ids[(at + 1) / 3] = args[at] end
+  if #ids > 0 then records = call('HMGET', keys.jobs, unpack(ids)) end
+end
+
+-- lease_call_of(number, packed) → the call of lease with this number, if this record is as that call left it: its
+-- claim, how its records begin (`front`), where the claim ends there (`claim_end`), and when the jobs started.
+local function lease_call_of(number, packed)
+  local lease_call = lease_calls[number]
+  if not lease_call then
     local claim = settle.claim_of(number)
-    made = { claim = claim, front = record.running_front(claim), to = HEAD_SIZE + RUN_SIZE + #claim }
-    if string.sub(packed, CLAIM_AT, made.to) ~= claim then return nil end
-    made.started = struct.unpack(TIME_FORMAT, packed, RUN_AT)
-    lease_calls[number] = made
+    lease_call = { claim = claim, front = record.running_front(claim), claim_end = HEAD_SIZE + RUN_SIZE + #claim }
+    if string.sub(packed, CLAIM_AT, lease_call.claim_end) ~= claim then return nil end
+    lease_call.started = struct.unpack(TIME_FORMAT, packed, RUN_AT)
+    lease_calls[number] = lease_call
   end
-  return string.sub(packed, 1, FRONT) == made.front and string.sub(packed, CLAIM_AT, made.to) == made.claim and made
+  local is_as_left = string.sub(packed, 1, FRONT) == lease_call.front
+    and string.sub(packed, CLAIM_AT, lease_call.claim_end) == lease_call.claim
+  return is_as_left and lease_call
 end
 
--- of_call(made, kind) → what jobs of one kind that this call leased have in common.
-local function of_call(made, kind)
-  local found = made[kind]
-  if not found then
-    found = { n = 0, waited = 0, group = false, kept_until = transition.digits(request.now + kind[KEEP]), unpack(kind, 1, FIELDS) }
-    found[CLAIM], found[STARTED] = made.claim, made.started
-    made[kind], alike[#alike + 1] = found, found
-  end
-  return found
+-- leased_kind(lease_call, kind) → what jobs of this kind that this call leased have in common, as a kind of its own.
+local function leased_kind(lease_call, kind)
+  local leased = { n = 0, waited = 0, group = false, unpack(kind, 1, FIELDS) }
+  leased[CLAIM], leased[STARTED] = lease_call.claim, lease_call.started
+  leased.kept_until = writes.digits(request.now + kind[KEEP])
+  lease_call[kind], leased_kinds[#leased_kinds + 1] = leased, leased
+  return leased
 end
 
--- done_front(kept, run) → how the record begins of one that is done now, whose RUN has this size, and whose result is kept so (0: there
--- is none, 1: under `results`, 2: not).
-local function done_front(kept, run)
-  local n = run * 3 + kept
+-- recognise_page() → the names of the lanes of all jobs that can be completed without a header. It finds these jobs
+-- and sets their kinds, specs and form_ends. A job mostly has the form of the job before, unless they ask for locks.
+local function recognise_page()
+  local sub, numbers, args, fits = string.sub, struct.unpack, request.args, record.payload_fits
+  local lane_names, n_names = {}, 0
+  local kind, label, form, form_size, spec = nil, nil, nil, 0, nil   -- of the job before
+  for i = 1, #ids do
+    local packed, number = records[i] or '', args[i * 3]
+    local lease_call = lease_call_of(number, packed)
+    if lease_call then
+      local form_at = lease_call.claim_end + BODY_SIZE   -- the byte before it
+      local form_end = form_at + form_size + (spec and ARRIVAL_SIZE or 0)   -- nothing if the job has rare fields
+      if not form or sub(packed, form_at + 1, form_at + form_size) ~= form then
+        form_end = nil
+        local label_size, lane_size, rare_size
+        if #packed >= form_at + FORM_SIZE then
+          label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, form_at + 1)
+        end
+        if rare_size == 0 then
+          local label_end = form_at + FORM_SIZE + label_size
+          local lane_end = label_end + lane_size
+          local new_label = sub(packed, form_at + FORM_SIZE + 1, label_end)
+          if new_label ~= label then kind, label = record.known_kind(new_label), new_label end
+          form, spec, form_end = nil, nil, lane_end
+          if lane_size > 0 then
+            spec, form_end = sub(packed, label_end + 1, lane_end), lane_end + ARRIVAL_SIZE
+            n_names = n_names + 1
+            lane_names[n_names] = record.lane_name(spec)
+          end
+          if kind and (not spec or kind[BATCH] ~= '') then   -- the next job may have the same form
+            form, form_size = sub(packed, form_at + 1, lane_end), lane_end - form_at
+          end
+        end
+      end
+      if form_end and kind and fits(#packed - form_end, numbers(SIZE_FORMAT, packed, lease_call.claim_end + 1)) then
+        kinds[i] = lease_call[kind] or leased_kind(lease_call, kind)
+        specs[i] = spec
+        form_ends[i] = form_end
+      end
+    end
+  end
+  return lane_names
+end
+
+-- done_front(result, run_size) → how the record of a job begins that is done now, with a RUN of this size.
+local function done_front(result, run_size)
+  local n = run_size * 3 + result
   local front = done_fronts[n]
   if not front then
-    front = IS_DONE .. string.char(kept * RESULT_FLAG, run) .. packed_now
+    front = IS_DONE .. string.char(result * RESULT_FLAG, run_size) .. struct.pack(TIME_FORMAT, request.now)
     done_fronts[n] = front
   end
   return front
 end
 
--- kept_of(id, result, keep) → how it is kept.
-local function kept_of(id, result, keep)
-  if result == '' then return 0 end
-  if keep == 0 then return 2 end
+-- keep_result(id, result, keep) → the value of RESULT, once the result is stored, if it is to be kept.
+local function keep_result(id, result, keep)
+  if result == '' then return NO_RESULT end
+  if keep == 0 then return NOT_KEPT end
   writes.set_content(keys.results, id, result)
-  return 1
+  return STORED
 end
 
--- recognise() → the names of their lanes. Members of a batch mostly have label and lane in common.
-local function recognise()
-  local names, n, sub, numbers, args, fits = {}, 0, string.sub, struct.unpack, request.args, record.payload_fits
-  local kind, label, form, form_size, spec = nil, nil, nil, 0, nil   -- of the last one
-  for i = 1, #ids do
-    local packed, number = raw[i] or '', args[i * 3]
-    local made = call_of(number, packed)
-    local at = made and made.to + BODY_SIZE
-    local to = at and at + form_size + (spec and ARRIVAL_SIZE or 0)   -- where its form ends; nothing if it says anything rare
-    if made and (not form or sub(packed, at + 1, at + form_size) ~= form) then
-      to = nil
-      local label_size, lane_size, rare_size
-      if #packed >= at + FORM_SIZE then label_size, lane_size, rare_size = numbers(FORM_FORMAT, packed, at + 1) end
-      if rare_size == 0 then
-        local lane_at = at + FORM_SIZE + label_size
-        local text = sub(packed, at + FORM_SIZE + 1, lane_at)
-        local form_to = lane_at + lane_size
-        to, form, spec = form_to, nil, nil
-        if text ~= label then kind, label = record.known_kind(text), text end
-        if lane_size > 0 then
-          spec, to = sub(packed, lane_at + 1, form_to), form_to + ARRIVAL_SIZE
-          n = n + 1
-          names[n] = record.lane_name(spec)
-        end
-        if kind and (not spec or kind[BATCH] ~= '') then form, form_size = sub(packed, at + 1, form_to), form_to - at end
-      end
-    end
-    if to and kind and fits(#packed - to, numbers(SIZE_FORMAT, packed, made.to + 1)) then
-      kinds_of[i] = made[kind] or of_call(made, kind)
-      specs[i] = spec
-      parts[i] = to
-    end
-  end
-  return names
-end
+-- free_slots(lane, n): n of its slots are free again.
+local function free_slots(lane, n) lane.use = math.max(lane.use - n, 0) end
 
--- recognise_all(): and reads their lanes.
-local function recognise_all()
-  local names = recognise()
-  if #names == 0 then return end
-  lanes.fetch(names)
-end
-
--- give_back(lane, n): so many slots of it are free again.
-local function give_back(lane, n) lane.use = math.max(lane.use - n, 0) end
-
--- end_run(from, answers) → the position after those from here on that are of one kind and one call; these are done.
-local function end_run(from, answers)
-  local kind, at, spec, lane, slot_head = kinds_of[from], from, nil, nil, nil
-  local forms, taken = nil, 0
-  local claim_head, keep, kept_until, one = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, grouped_moves.event_of('complete', kind)
-  local told, a, b, c, d, before = one[6], records.n, holds.n, ends.n, one[7], #transition.finished_ids
-  local e, f, without, sub = before, slots.n, done_front(0, RUN_SIZE + #kind[CLAIM]), string.sub
-  local to_store, to_keep, all_ended, all_kinds = records, ends, transition.finished_ids, kinds_of   -- locals are found at once
-  local args, free = request.args, locks.free
+-- complete_kind(from, answers) → the position after the jobs that it completed: this one, and those behind it that
+-- have the same leased kind.
+local function complete_kind(from, answers)
+  local sub, args, free, finished_ids = string.sub, request.args, locks.free, transition.finished_ids
+  local kind, event = kinds[from], grouped_moves.event_of('complete', kinds[from])
+  local claim_prefix, keep, kept_until, event_ids = kind[CLAIM] .. SEP, kind[KEEP], kind.kept_until, event[6]
+  local run_size = RUN_SIZE + #kind[CLAIM]
+  local front_without_result = done_front(NO_RESULT, run_size)
+  local forms   -- of locks that this queue uses
+  local spec, lane, slot_prefix, n_freed = nil, nil, nil, 0   -- of the job before; the lane if the job had a slot
+  local n_records, n_leases, n_slots = new_records.n, lease_removals.n, slot_removals.n
+  local n_finished, n_event_ids, n_ids, i = finished_additions.n, event[7], #finished_ids, from
+  local n_before = n_ids
   repeat
-    local id, packed, to = ids[at], raw[at], parts[at]
-    answers[at] = 'ok'
-    if not seen[id] then
-      seen[id] = true
-      if specs[at] ~= spec then
-        if lane then give_back(lane, taken) end
-        spec, lane, taken = specs[at], nil, 0
-        forms = spec and lock_owners.forms(kind[QUEUE])
+    local id, packed, form_end = ids[i], records[i], form_ends[i]
+    answers[i] = 'ok'
+    if not is_done[id] then
+      is_done[id] = true
+      if specs[i] ~= spec then
+        if lane then free_slots(lane, n_freed) end
+        spec, lane, n_freed = specs[i], nil, 0
+        forms = forms or spec and lock_owners.forms(kind[QUEUE])
       end
-      if spec and (lane or not free(spec, forms, id)) then   -- an owner is not in `holders`
+      if spec and (lane or not free(spec, forms, id)) then   -- the owner of a lock has no entry in `holders`
         if not lane then
           lane = lanes.of(spec)
           lanes.refill(lane)
-          slot_head = lane.name .. SEP
+          slot_prefix = lane.name .. SEP
         end
         if lane.unlisted == id then lane.unlisted = nil end
-        taken = taken + 1
-        f = f + 1
-        slots[f] = slot_head .. id
+        n_freed = n_freed + 1
+        n_slots = n_slots + 1
+        slot_removals[n_slots] = slot_prefix .. id
       end
-      if #packed == to then   -- its payload is not part of the record
-        contents.n = contents.n + 1
-        contents[contents.n] = id
+      if #packed == form_end then   -- its payload is not part of the record
+        payload_removals.n = payload_removals.n + 1
+        payload_removals[payload_removals.n] = id
       end
-      local result = args[at * 3 + 1]
-      local front = result == '' and without or done_front(kept_of(id, result, keep), RUN_SIZE + #kind[CLAIM])
-      a = a + 2
-      to_store[a - 1] = id
-      to_store[a] = front .. sub(packed, RUN_AT, to)
-      b = b + 1
-      holds[b] = claim_head .. id
-      c = c + 2
-      to_keep[c - 1] = kept_until
-      to_keep[c] = id
-      d = d + 1
-      told[d] = id
-      e = e + 1
-      all_ended[e] = id
+      local result, front = args[i * 3 + 1], front_without_result
+      if result ~= '' then front = done_front(keep_result(id, result, keep), run_size) end
+      n_records = n_records + 2
+      new_records[n_records - 1] = id
+      new_records[n_records] = front .. sub(packed, RUN_AT, form_end)
+      n_leases = n_leases + 1
+      lease_removals[n_leases] = claim_prefix .. id
+      n_finished = n_finished + 2
+      finished_additions[n_finished - 1] = kept_until
+      finished_additions[n_finished] = id
+      n_event_ids = n_event_ids + 1
+      event_ids[n_event_ids] = id
+      n_ids = n_ids + 1
+      finished_ids[n_ids] = id
     end
-    at = at + 1
-  until all_kinds[at] ~= kind
-  if lane then give_back(lane, taken) end
-  records.n, holds.n, ends.n, one[7], slots.n, kind.n = a, b, c, d, f, kind.n + e - before
-  if kind[BATCH] ~= '' then
-    local batch = batches.get(kind[BATCH])
-    if batch then batches.leave_all(batch, transition.finished_ids, before + 1, e, 'done') end
-  end
-  return at
+    i = i + 1
+  until kinds[i] ~= kind
+  if lane then free_slots(lane, n_freed) end
+  new_records.n, lease_removals.n, slot_removals.n = n_records, n_leases, n_slots
+  finished_additions.n, event[7], kind.n = n_finished, n_event_ids, kind.n + n_ids - n_before
+  local batch = kind[BATCH] ~= '' and batches.get(kind[BATCH])
+  if batch then batches.leave_all(batch, finished_ids, n_before + 1, n_ids, 'done') end
+  return i
 end
 
--- as_leased(id, packed, number) → the header of a job that is as that lease call left it, as most are.
-local function as_leased(id, packed, number)
-  local made = call_of(number, packed)
-  if not made then return nil end
-  local h = glanced[id] or record.parse(packed)
-  glanced[id] = h
+-- header_as_leased(id, packed, number) → the header of a job whose record is as that call of lease left it.
+local function header_as_leased(id, packed, number)
+  if not lease_call_of(number, packed) then return nil end
+  local h = headers[id] or record.parse(packed)
+  headers[id] = h
   return h
 end
 
--- end_with_header(id, h, at): one with a header is done.
-local function end_with_header(id, h, at)
-  local kept, packed = kept_of(id, request.args[at], h[KEEP]), jobs.kept_records[id]
+-- complete_with_header(id, h, at): this job is done. If its record is as lease left it, only the front is written anew.
+local function complete_with_header(id, h, at)
+  local result, packed = keep_result(id, request.args[at], h[KEEP]), jobs.kept_records[id]
   if not h.payload then writes.delete(keys.payloads, id) end
   if packed then
-    packed = done_front(kept, string.byte(packed, FRONT)) .. string.sub(packed, RUN_AT, h.to)
+    packed = done_front(result, string.byte(packed, FRONT)) .. string.sub(packed, RUN_AT, h.to)
   else
-    h[RESULT], h[REASON] = kept, ''
+    h[RESULT], h[REASON] = result, ''
   end
   transition.move('complete', id, h, 'done', nil, packed)
 end
 
 function M.run()
-  lease_calls = {}   -- call number → its claim, packed, when it started, and by kind what those it leased have in common
-  glanced = {}   -- id → header of those that are as their lease left them
-  alike = {}   -- what those of one kind and one call have in common
-  done_fronts, packed_now = {}, struct.pack(TIME_FORMAT, request.now)
-  -- By position, of those without a header that are as their call left them: id, record, kind, lane, how much is to be kept.
-  ids, raw, kinds_of, specs, parts = {}, {}, {}, {}, {}
-  local args = request.args
-  for at = 2, request.argc, 3 do ids[(at + 1) / 3] = args[at] end
-  if #ids > 0 then raw = call('HMGET', keys.jobs, unpack(ids)) end
-  records, holds, contents = writes.command(2, 'HSET', keys.jobs), writes.command(3, 'ZREM', keys.leases), writes.command(3, 'HDEL', keys.payloads)
-  slots, ends = writes.command(3, 'ZREM', keys.holders), writes.command(5, 'ZADD', keys.finished)
-  seen = {}   -- id → true: it may be named twice in a page
-  recognise_all()
-  local answers = settle.settle_page('complete', 3, end_with_header, as_leased, kinds_of, end_run)
-  for _, kind in ipairs(alike) do grouped_moves.move_kind(kind, 'running', 'done') end
+  begin()
+  read_page()
+  lanes.fetch(recognise_page())
+  local answers = settle.settle_page('complete', 3, complete_with_header, header_as_leased, kinds, complete_kind)
+  for _, kind in ipairs(leased_kinds) do grouped_moves.move_kind(kind, 'running', 'done') end
   locks.hands_over = true
   finish.write_all()
   return answers

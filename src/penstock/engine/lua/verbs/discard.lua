@@ -1,9 +1,9 @@
--- discard: done | dead | cancelled → tombstone, before its time. What was stored of it is gone, its id is still known.
+-- discard: done | dead | cancelled → tombstone, before its time. Its id stays known, all else is gone.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues results attempts logs
 -- ARGV: the ids
--- returns: per job: ok | missing | needed (its batch has not ended), or the state that it is in, for it has not finished
+-- returns: per job: ok | missing | needed (its batch has not ended), or its state if it has not finished
 -- event: discard
 
 local request = require 'request'
@@ -14,24 +14,21 @@ local tombstones = require 'tombstones'
 
 local M = {}
 
+-- discard(id, header) → the answer for one job.
+local function discard(id, header)
+  if not header then return 'missing' end
+  if jobs.waits(header) or header[STATE] == 'running' then return header[STATE] end
+  if header[COMPACT] == 1 then return 'ok' end   -- it is a tombstone
+  if tombstones.is_needed(header) then return 'needed' end
+  tombstones.bury('discard', id, header)
+  return 'ok'
+end
+
 function M.run()
-  local ids, answers = {}, {}
-  for at = 1, request.argc do ids[#ids + 1] = request.args[at] end
-  local headers = jobs.read(ids)
+  local ids = { unpack(request.args, 1, request.argc) }
+  local headers, answers = jobs.read(ids), {}
   lane_entry.fetch_lanes(headers, #ids)
-  for i, id in ipairs(ids) do
-    local h = headers[i]
-    if not h then
-      answers[i] = 'missing'
-    elseif jobs.waits(h) or h[STATE] == 'running' then
-      answers[i] = h[STATE]
-    elseif h[COMPACT] == 0 and tombstones.is_needed(h) then
-      answers[i] = 'needed'
-    else
-      answers[i] = 'ok'
-      if h[COMPACT] == 0 then tombstones.bury('discard', id, h) end
-    end
-  end
+  for i, id in ipairs(ids) do answers[i] = discard(id, headers[i]) end
   finish.write_all()
   return answers
 end

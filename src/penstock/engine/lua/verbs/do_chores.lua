@@ -1,10 +1,11 @@
--- do_chores: one page of what is to be done to a batch: cancelling or reviving members, forgetting it, or giving it up.
+-- do_chores: one page of a chore of a batch: cancel its members, retry dead ones, abandon the batch, or forget it.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues
--- ARGV: how many members at most, and what of which batch; without it, the first that is due
--- returns: how many members were seen to, and more if nothing was named; when the next one is due or -1, now, 1 if this one
---          goes on
+-- ARGV: how many members at most, then the chore and its batch as they are in `chores`; without these, the first chore
+--       that is due
+-- returns: how many members the page had (one more if the chore was not named, so that 0 says that none was due); when
+--          the next chore is due or -1, now, 1 if this chore goes on
 -- event: cancel, revive, cancel_batch, retry_batch
 
 local request = require 'request'
@@ -20,75 +21,111 @@ local call = request.call
 
 local M = {}
 
-local n, due, id, b
+local LOOK_INTERVAL = 60000   -- ms until forgetting a batch that its parent needs is tried again
 
--- later(at): it is not time yet.
-local function later(at)
-  writes.add_later(keys.chores, at, due)
+-- State of one call.
+local limit   -- members in the page at most
+local entry   -- entry of the key `chores` with this chore and the id of its batch; nothing if none is due
+local id      -- of the batch
+local batch   -- its state; nothing if it is forgotten
+
+-- put_off(at): the chore waits until then.
+local function put_off(at)
+  writes.add_later(keys.chores, at, entry)
   writes.wake_timer_at(keys.chores, at)
 end
 
--- is_needed(batch) → is its parent unfinished, so that it may have to run again?
-local function is_needed(batch)
+local function end_chore() writes.remove_later(keys.chores, entry) end
+
+local pages = {}   -- chore → function that does a page of it; it returns how many members the page had, or nothing
+
+function pages.cancel()
+  local reason = batch[B_REASON]
+  local function on_job(job_id, header) cancelling.cancel('cancel', job_id, header, reason) end
+  local function on_batch(inner) batch_chores.cancel('cancel_batch', inner, reason) end
+  return batch_chores.do_page(batch, 'u', limit, on_job, on_batch)
+end
+
+function pages.retry()
+  local function on_job(job_id, header) rerun.rerun('revive', job_id, header) end
+  local function on_batch(inner) batch_chores.start_retry('retry_batch', inner) end
+  return batch_chores.do_page(batch, 'x', limit, on_job, on_batch)
+end
+
+-- A batch is abandoned if it is open and has had no new member for some time.
+function pages.abandon()
+  local at = batch[B_ADDED] + batch[B_ABANDON_AFTER]
+  if batch[B_PHASE] ~= 'open' then
+    end_chore()
+  elseif at > request.now then
+    put_off(at)
+  else
+    batch_chores.cancel('cancel_batch', batch, 'abandoned')
+  end
+end
+
+-- is_needed() → is the batch a member of another one that has not ended? Then it may have to run again.
+local function is_needed()
   local parent = batches.of_member(batch[B_PARENT], batch[B_CREATED])
   return parent and parent[B_PHASE] ~= 'ended'
 end
 
-local does = {}   -- chore → what does a page of it
-
-function does.cancel()
-  local reason = b[B_REASON]
-  local function on_batch(inside) batch_chores.cancel('cancel_batch', inside, reason) end
-  return batch_chores.do_page(b, 'u', n, function(name, h) cancelling.cancel('cancel', name, h, reason) end, on_batch)
-end
-
-function does.retry()
-  local function on_batch(inside) batch_chores.start_retry('retry_batch', inside) end
-  return batch_chores.do_page(b, 'x', n, function(name, h) rerun.rerun('revive', name, h) end, on_batch)
-end
-
-function does.abandon()
-  if b[B_PHASE] ~= 'open' then return writes.remove_later(keys.chores, due) end
-  if b[B_ADDED] + b[B_ABANDON_AFTER] > request.now then return later(b[B_ADDED] + b[B_ABANDON_AFTER]) end
-  batch_chores.cancel('cancel_batch', b, 'abandoned')
-end
-
--- open_lane(name): what was set by hand of the lane of a batch goes with it; a job that was its member may still wait there.
-local function open_lane(name)
+-- unset_lane(): the lane of the batch loses what was set by hand. A job that was a member may still wait there.
+local function unset_lane()
+  local name = 'batch:' .. id
   writes.delete(keys.limits, name)
   lanes.fetch({ name })
   local lane = lanes.decode(name)
-  lane.set, lane.paused, lane.rest = -1, false, nil
+  lane.set, lane.paused = -1, false
+  lane.rest = nil   -- so lanes.named() computes its limit again
   if lane.declared ~= '' then lanes.refill(lanes.named(name)) end
 end
 
-function does.forget()
-  if b and b[B_PHASE] ~= 'ended' then return writes.remove_later(keys.chores, due) end
-  if b and is_needed(b) then return later(request.now + 60000) end
-  local rows = call('ZRANGE', keys.roster, '[' .. id .. SEP, '(' .. id .. AFTER, 'BYLEX', 'LIMIT', 0, n)
-  for _, entry in ipairs(rows) do writes.remove(keys.roster, entry) end
-  for _, part in ipairs({ 'spec', 'state' }) do writes.delete(keys.batches, part .. SEP .. id) end
-  open_lane('batch:' .. id)
-  if #rows < n then writes.remove_later(keys.chores, due) else later(request.now) end
-  return #rows
+function pages.forget()
+  if batch and batch[B_PHASE] ~= 'ended' then return end_chore() end
+  if batch and is_needed() then return put_off(request.now + LOOK_INTERVAL) end
+  local members = call('ZRANGE', keys.roster, '[' .. id .. SEP, '(' .. id .. AFTER, 'BYLEX', 'LIMIT', 0, limit)
+  for _, member in ipairs(members) do writes.remove(keys.roster, member) end
+  writes.delete(keys.batches, 'spec' .. SEP .. id)
+  writes.delete(keys.batches, 'state' .. SEP .. id)
+  unset_lane()
+  if #members < limit then end_chore() else put_off(request.now) end
+  return #members
+end
+
+-- is_to_do(chore) → must this chore be done? It may be over, or another chore may have taken its place.
+local function is_to_do(chore)
+  if chore == 'forget' then return true end
+  if chore == 'abandon' then return batch end
+  return batch and pages[chore] and batch[B_CHORE] == chore
+end
+
+local function first_due()
+  return call('ZRANGE', keys.chores, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, 1)[1]
 end
 
 function M.run()
-  local seen
-  n, seen = tonumber(request.args[1]), 0
-  due = request.argc >= 2 and request.args[2] or call('ZRANGE', keys.chores, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, 1)[1]
-  local what
-  what, id = string.match(due or '', '^([^\31]*)\31(.*)$')
-  b = id and batches.get(id)
-  if request.argc < 2 then batch_chores.handover = 0 end   -- a timer goes on at once
-  if what and does[what] and (b or what == 'forget') and (what == 'abandon' or what == 'forget' or b[B_CHORE] == what) then
-    seen = does[what]() or 0
-  elseif due then
-    writes.remove_later(keys.chores, due)
+  limit = tonumber(request.args[1])
+  local is_named = request.argc >= 2
+  if is_named then
+    entry = request.args[2]
+  else
+    entry = first_due()
+    batch_chores.handover = 0   -- the timer that called goes on at once
+  end
+  local chore
+  chore, id = string.match(entry or '', '^([^\31]*)\31(.*)$')
+  batch = id and batches.get(id)
+  local n_members = 0
+  if is_to_do(chore) then
+    n_members = pages[chore]() or 0
+  elseif entry then
+    end_chore()
   end
   cancelling.finish()
-  local goes_on = due and call('ZSCORE', keys.chores, due) and 1 or 0
-  return { seen + (request.argc < 2 and due and 1 or 0), jobs.first_score(keys.chores) or -1, request.now, goes_on }
+  local goes_on = entry and call('ZSCORE', keys.chores, entry) and 1 or 0
+  local n_done = n_members + ((entry and not is_named) and 1 or 0)
+  return { n_done, jobs.first_score(keys.chores) or -1, request.now, goes_on }
 end
 
 return M

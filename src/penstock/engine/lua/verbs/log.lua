@@ -1,5 +1,5 @@
--- log: running → running. Lines that attempts wrote; of each job the last ones are kept. They come a moment later than they
--- were written, so any attempt of a job that is not forgotten may add some.
+-- log: running → running. Stores lines that attempts wrote, and keeps the last ones of each job. They come a moment
+-- later than they were written, so any attempt of a job that is not forgotten may add some.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues logs
@@ -8,73 +8,85 @@
 -- returns: per job: ok | stale
 -- event: log
 
+-- h is the header of a job.
+
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
 local M = {}
 
-local records
+-- Per job:
+local MAX_LINES = 200
+local MAX_BYTES = 16384     -- of text
+local MAX_ATTEMPTS = 4      -- whose numbers of lines are known
 
-local MOST, BYTES, ATTEMPTS = 200, 16384, 4   -- lines, bytes of them, and attempts whose numbers are known, per job
+local logs   -- id → its log; two attempts of a job may be in one page
 
--- kept(id) → what is stored: { attempt, how many lines it sent, … }, how many lines are gone, and the others.
-local function kept(id)
-  if records[id] then return records[id] end
-  local fine, found = pcall(cmsgpack.unpack, call('HGET', keys.logs, id) or '')
-  if not fine or type(found) ~= 'table' or type(found[3]) ~= 'table' then found = { {}, 0, {} } end
-  records[id] = found
-  return found
+-- log_of(id) → the log of a job as it is stored: { claim, how many lines this attempt sent, … }, how many lines
+-- were dropped, and the other lines.
+local function log_of(id)
+  if logs[id] then return logs[id] end
+  local is_readable, log = pcall(cmsgpack.unpack, call('HGET', keys.logs, id) or '')
+  if not is_readable or type(log) ~= 'table' or type(log[3]) ~= 'table' then log = { {}, 0, {} } end
+  logs[id] = log
+  return log
 end
 
--- shorten(record): without its first lines, if there are too many or they are too long.
-local function shorten(record)
-  local size, all = 0, record[3]
-  local first = #all + 1
-  while first > 1 and #all - first + 1 < MOST do
-    size = size + #all[first - 1][4]
-    if size > BYTES and first <= #all then break end
+-- drop_lines(log): drops the first lines if there are too many or they are too long. The last line is always kept.
+local function drop_lines(log)
+  local size, lines = 0, log[3]
+  local first = #lines + 1
+  while first > 1 and #lines - first + 1 < MAX_LINES do
+    size = size + #lines[first - 1][4]
+    if size > MAX_BYTES and first <= #lines then break end
     first = first - 1
   end
-  local rest = {}
-  for i = first, #all do rest[#rest + 1] = all[i] end
-  record[2], record[3] = record[2] + first - 1, rest
+  local kept = {}
+  for i = first, #lines do kept[#kept + 1] = lines[i] end
+  log[2], log[3] = log[2] + first - 1, kept
 end
 
--- count(sent, claim, before, n) → how many of these n lines were sent before; from now on all of them were.
-local function count(sent, claim, before, n)
+-- count_sent(sent, claim, before, n) → how many of these n lines the attempt has sent already, in an earlier call.
+-- From now on it has sent all of them.
+local function count_sent(sent, claim, before, n)
   local at = #sent + 1
   for i = 1, #sent, 2 do
     if sent[i] == claim then at = i end
   end
   local known = sent[at + 1] or before
   sent[at], sent[at + 1] = claim, math.max(known, before + n)
-  if #sent > ATTEMPTS * 2 then
+  if #sent > MAX_ATTEMPTS * 2 then
     table.remove(sent, 1)
     table.remove(sent, 1)
   end
   return math.max(known - before, 0)
 end
 
+-- add_lines(id, claim, before, lines): adds the lines that this attempt sends after so many others.
+local function add_lines(id, claim, before, lines)
+  local log = log_of(id)
+  local all = log[3]
+  for n = count_sent(log[1], claim, before, #lines) + 1, #lines do all[#all + 1] = lines[n] end
+  drop_lines(log)
+  writes.set_content(keys.logs, id, cmsgpack.pack(log))
+end
+
 function M.run()
-  local ids, answers = {}, {}
-  for at = 2, request.argc, 4 do ids[#ids + 1] = request.args[at] end
+  local args, ids, answers = request.args, {}, {}
+  logs = {}
+  for at = 2, request.argc, 4 do ids[#ids + 1] = args[at] end
   local headers = jobs.read(ids)
-  records = {}   -- id → that, for two attempts of a job may be in one page
   for i, id in ipairs(ids) do
-    local h, at = headers[i], i * 4 - 1
+    local h, at = headers[i], i * 4 - 1   -- of the call number
     answers[i] = 'stale'
     if h and h[COMPACT] == 0 then
-      local record, fresh = kept(id), cmsgpack.unpack(request.args[at + 2])
-      local first = count(record[1], request.args[1] .. SEP .. request.args[at], tonumber(request.args[at + 1]), #fresh) + 1
-      for n = first, #fresh do record[3][#record[3] + 1] = fresh[n] end
-      shorten(record)
-      writes.set_content(keys.logs, id, cmsgpack.pack(record))
-      transition.add_event('log', id, h)
+      add_lines(id, args[1] .. SEP .. args[at], tonumber(args[at + 1]), cmsgpack.unpack(args[at + 2]))
+      events.add('log', id, h)
       answers[i] = 'ok'
     end
   end

@@ -2,48 +2,71 @@
 -- FLAGS: none (a full server refuses new batches as it refuses new jobs)
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues
--- ARGV: batch, nonce of this call, name, the batch that it is in or '', priority of its members or -1, limit or -1, ms
---       without a new member after which it is abandoned, ms that it is remembered after its end, most batches inside each
---       other, and what is made at its end, opaque
--- returns: created (also if this call made it before) | exists (also while one of this id is being forgotten), or why the other batch takes it not: unknown | sealed |
---          cancelled | ended | deep
+-- ARGV: batch, nonce of this call, name, its parent (the batch that it is a member of) or '', priority of its members
+--       or -1, limit or -1, ms without a new member after which it is abandoned, ms that it is kept after its end, how
+--       deep batches may be inside each other, spec (opaque)
+-- returns: created (also if this call made it before) | exists (also while a batch with this id is being forgotten), or
+--          why the parent does not take it: unknown | sealed | cancelled | ended | deep
 -- event: open_batch
 
 local request = require 'request'
 local keys = require 'keys'
 local batches = require 'batches'
+local events = require 'events'
 local finish = require 'finish'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
 local M = {}
 
-function M.run()
-  local id, parent_id = request.args[1], request.args[4]
-  local before = batches.get(id)
-  if before then return before[B_NONCE] == request.args[2] and 'created' or 'exists' end
+-- new_batch(id, depth) → the batch, as this call opens it.
+local function new_batch(id, depth)
+  local nonce, name, parent_id, priority, limit, abandon_after, keep = unpack(request.args, 2, 8)
+  local batch = { id = id }
+  for field = 1, B_FIELDS do batch[field] = 0 end
+  for _, field in ipairs({ B_REASON, B_OUTCOME, B_CHORE, B_CURSOR, B_RETRIED }) do batch[field] = '' end
+  batch[B_PHASE], batch[B_NAME], batch[B_NONCE] = 'open', name, nonce
+  batch[B_PARENT], batch[B_DEPTH] = parent_id, depth
+  batch[B_CREATED], batch[B_ADDED], batch[B_GENERATION] = request.now, request.now, 1
+  batch[B_PRIORITY], batch[B_LIMIT] = tonumber(priority), tonumber(limit)
+  batch[B_ABANDON_AFTER], batch[B_KEEP] = tonumber(abandon_after), tonumber(keep)
+  return batch
+end
+
+-- existing(id, nonce) → the answer if there is a batch with this id, or if one is being forgotten.
+local function existing(id, nonce)
+  local batch = batches.get(id)
+  if batch then return batch[B_NONCE] == nonce and 'created' or 'exists' end
   if call('ZSCORE', keys.chores, 'forget' .. SEP .. id) then return 'exists' end
-  local parent = parent_id ~= '' and batches.get(parent_id)
-  local refusal = parent_id ~= '' and batches.refusal(parent)
-  if refusal then return refusal end
-  local depth = parent and parent[B_DEPTH] + 1 or 1
-  if depth > tonumber(request.args[9]) then return 'deep' end
-  local b = { id = id }
-  for i = 1, B_FIELDS do b[i] = 0 end
-  for _, i in ipairs({ B_REASON, B_OUTCOME, B_CHORE, B_CURSOR, B_RETRIED }) do b[i] = '' end
-  b[B_PHASE], b[B_NAME], b[B_PARENT], b[B_DEPTH], b[B_NONCE] = 'open', request.args[3], parent_id, depth, request.args[2]
-  b[B_CREATED], b[B_ADDED], b[B_GENERATION] = request.now, request.now, 1
-  b[B_PRIORITY], b[B_LIMIT], b[B_ABANDON_AFTER], b[B_KEEP] =
-    tonumber(request.args[5]), tonumber(request.args[6]), tonumber(request.args[7]), tonumber(request.args[8])
-  batches.add(b)
-  batches.touch(b)
+end
+
+-- open(batch, parent, spec): makes all writes for this new batch.
+local function open(batch, parent, spec)
+  local id, abandoned_at = batch.id, request.now + batch[B_ABANDON_AFTER]
+  batches.add(batch)
+  batches.touch(batch)
   if parent then batches.join(parent, '{' .. id) end
-  writes.set_content(keys.batches, 'spec' .. SEP .. id, request.args[10])
-  writes.add_later(keys.chores, request.now + b[B_ABANDON_AFTER], 'abandon' .. SEP .. id)
-  writes.wake_timer_at(keys.chores, request.now + b[B_ABANDON_AFTER])
-  transition.add_event('open_batch', id, batches.event_subject(b))
+  writes.set_content(keys.batches, 'spec' .. SEP .. id, spec)
+  writes.add_later(keys.chores, abandoned_at, 'abandon' .. SEP .. id)
+  writes.wake_timer_at(keys.chores, abandoned_at)
+  events.add('open_batch', id, batches.event_subject(batch))
   finish.write_all()
+end
+
+function M.run()
+  local id, nonce, parent_id = request.args[1], request.args[2], request.args[4]
+  local max_depth, spec = tonumber(request.args[9]), request.args[10]
+  local answer = existing(id, nonce)
+  if answer then return answer end
+  local parent, depth = nil, 1
+  if parent_id ~= '' then
+    parent = batches.get(parent_id)
+    local refusal = batches.refusal(parent)
+    if refusal then return refusal end
+    depth = parent[B_DEPTH] + 1
+  end
+  if depth > max_depth then return 'deep' end
+  open(new_batch(id, depth), parent, spec)
   return 'created'
 end
 

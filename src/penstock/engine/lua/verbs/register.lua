@@ -1,4 +1,4 @@
--- register: a worker begins its life. Its id names one incarnation and is never used again.
+-- register: a worker begins its life. Its name is never used again.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues nodes skills workers
@@ -16,16 +16,15 @@ local call = request.call
 local M = {}
 
 function M.run()
-  local worker = request.args[1]
+  local worker, life, info, queues = request.args[1], request.args[2], request.args[3], {}
+  for at = 4, request.argc do queues[#queues + 1] = request.args[at] end
   if call('ZSCORE', keys.retired, worker) then return 'retired' end
-  local names = {}
-  for at = 4, request.argc do names[#names + 1] = request.args[at] end
   worker_lives.heard()
-  worker_lives.remove_from_idle(worker)
-  call('HSET', keys.nodes, worker, cmsgpack.pack({ request.args[3], names, tonumber(request.args[2]), request.now }))
-  call('ZADD', keys.lives, request.args[2], worker)
-  call('ZADD', keys.workers, request.now + request.args[2], worker)
-  skills.note_skills(worker, request.args[3], names)
+  worker_lives.remove_from_idle(worker)   -- from the queues that it registered for before, if it did
+  call('HSET', keys.nodes, worker, cmsgpack.pack({ info, queues, tonumber(life), request.now }))
+  call('ZADD', keys.lives, life, worker)
+  call('ZADD', keys.workers, request.now + life, worker)
+  skills.note_skills(worker, info, queues)
   force_skiplists.force_skiplists()
   return 'ok'
 end

@@ -1,4 +1,4 @@
--- remove_cron: forgets a schedule; the jobs that it made stay.
+-- remove_cron: forgets a schedule. The jobs that it has made stay.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues crons ticks keepers
@@ -9,25 +9,26 @@
 
 local request = require 'request'
 local keys = require 'keys'
+local events = require 'events'
 local finish = require 'finish'
 local schedules = require 'schedules'
-local transition = require 'transition'
 local writes = require 'writes'
 local call = request.call
 
 local M = {}
 
 function M.run()
-  local id = request.args[1]
-  local s = schedules.state_of(id)
-  if not s and call('HEXISTS', keys.crons, schedules.field('state', id)) == 0 then return 'missing' end
-  writes.remove(keys.ticks, id)
-  for _, member in ipairs(call('ZRANGE', keys.keepers, '[' .. id .. SEP, '(' .. id .. AFTER, 'BYLEX')) do
-    writes.remove(keys.keepers, member)
-  end
-  writes.delete(keys.crons, schedules.field('spec', id))
-  writes.delete(keys.crons, schedules.field('state', id))
-  transition.add_event('remove_cron', id, schedules.event_subject(s or { task = '', queue = '' }))
+  local schedule = request.args[1]
+  local spec_field, state_field = schedules.field('spec', schedule), schedules.field('state', schedule)
+  local state = schedules.state_of(schedule)
+  if not state and call('HEXISTS', keys.crons, state_field) == 0 then return 'missing' end
+  state = state or { task = '', queue = '' }   -- its state cannot be read
+  local keepers = call('ZRANGE', keys.keepers, '[' .. schedule .. SEP, '(' .. schedule .. AFTER, 'BYLEX')
+  writes.remove(keys.ticks, schedule)
+  for _, keeper in ipairs(keepers) do writes.remove(keys.keepers, keeper) end
+  writes.delete(keys.crons, spec_field)
+  writes.delete(keys.crons, state_field)
+  events.add('remove_cron', schedule, schedules.event_subject(state))
   finish.write_all()
   return 'ok'
 end

@@ -2,8 +2,8 @@
 -- FLAGS: allow-oom
 -- KEYS: meta idle nodes skills workers calls retired lives cancels
 -- ARGV: life in ms, then the workers
--- returns: per worker: ok | unknown; the running jobs whose cancelling was asked for: worker, id, …; how many others are
---          past their life, so that somebody should reap
+-- returns: per worker: ok | unknown; the running jobs that are to be cancelled: worker, id, …; how many other workers
+--          are past their life, so that somebody should reap
 
 local request = require 'request'
 local keys = require 'keys'
@@ -12,29 +12,32 @@ local call = request.call
 
 local M = {}
 
+-- add_cancels(cancels, worker): adds the worker and the id of each of its jobs that is to be cancelled.
+local function add_cancels(cancels, worker)
+  local members = call('ZRANGE', keys.cancels, '[' .. worker .. SEP, '(' .. worker .. AFTER, 'BYLEX')
+  for _, member in ipairs(members) do
+    cancels[#cancels + 1] = worker
+    cancels[#cancels + 1] = string.sub(member, #worker + 2)
+  end
+end
+
 function M.run()
-  local words, asked, alive = {}, {}, { 'ZADD', keys.workers, 'XX' }
-  local late = call('ZCOUNT', keys.workers, '-inf', '(' .. request.now)
+  local words, cancels, command = {}, {}, { 'ZADD', keys.workers, 'XX' }
+  local n_late = call('ZCOUNT', keys.workers, '-inf', '(' .. request.now)
   for at = 2, request.argc do
     local worker = request.args[at]
-    local until_then = call('ZSCORE', keys.workers, worker)
-    if until_then then
-      if tonumber(until_then) < request.now then late = late - 1 end
-      words[#words + 1] = 'ok'
-      alive[#alive + 1] = request.now + request.args[1]
-      alive[#alive + 1] = worker
-      local members = call('ZRANGE', keys.cancels, '[' .. worker .. SEP, '(' .. worker .. AFTER, 'BYLEX')
-      for _, member in ipairs(members) do
-        asked[#asked + 1] = worker
-        asked[#asked + 1] = string.sub(member, #worker + 2)
-      end
-    else
-      words[#words + 1] = 'unknown'
+    local ends = call('ZSCORE', keys.workers, worker)
+    words[#words + 1] = ends and 'ok' or 'unknown'
+    if ends then
+      if tonumber(ends) < request.now then n_late = n_late - 1 end
+      command[#command + 1] = request.now + request.args[1]
+      command[#command + 1] = worker
+      add_cancels(cancels, worker)
     end
   end
-  worker_lives.heard()
-  if #alive > 3 then call(unpack(alive)) end
-  return { words, asked, late }
+  worker_lives.heard()   -- before the lives are longer: it asks who was alive
+  if #command > 3 then call(unpack(command)) end
+  return { words, cancels, n_late }
 end
 
 return M

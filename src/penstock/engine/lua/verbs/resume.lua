@@ -1,4 +1,4 @@
--- resume: a paused queue goes on, and its sleeping workers are told.
+-- resume: a paused queue goes on, and its sleeping workers are woken.
 -- FLAGS: allow-oom
 -- KEYS: meta idle counts ready jobs scheduled held leases dead finished tombs payloads heads lanes limits holders
 --       openings batches roster chores timers unique cancels stats events waiting deaths queues
@@ -9,19 +9,20 @@
 local request = require 'request'
 local keys = require 'keys'
 local counters = require 'counters'
+local events = require 'events'
 local finish = require 'finish'
 local queue_room = require 'queue_room'
-local transition = require 'transition'
 local call = request.call
 
 local M = {}
 
 function M.run()
   local queue = request.args[1]
-  local before = call('HGET', keys.queues, queue) or ''
-  if not string.find(before, '^paused') then return 'open' end
-  call('HSET', keys.queues, queue, string.sub(before, 7))
-  transition.event_groups[1] = { 'resume', queue, '', 0, '', {}, 0 }
+  local setting = call('HGET', keys.queues, queue) or ''
+  if not string.find(setting, '^paused') then return 'open' end
+  local limits = string.sub(setting, #'paused' + 1)
+  call('HSET', keys.queues, queue, limits)
+  events.add_plain('resume', queue, '')
   counters.became_ready[queue] = queue_room.count_ready(queue)
   finish.reopen_queues({ queue })
   finish.write_all()

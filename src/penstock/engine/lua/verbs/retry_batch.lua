@@ -1,4 +1,5 @@
--- retry_batch: the dead members of a batch run again, in pages, by do_chores. If it had ended, this is its next generation.
+-- retry_batch: a chore runs the dead members of a batch again, in pages (do_chores). If the batch had ended, it goes
+--      on as its next generation.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues
@@ -14,16 +15,17 @@ local finish = require 'finish'
 local M = {}
 
 function M.run()
-  local b = batches.get(request.args[1])
-  if not b then return 'missing' end
-  if b[B_RETRIED] == request.args[2] then return 'ok' end
-  if batch_chores.is_cancelling(b) then return 'cancelling' end
-  if b[B_CHORE] == 'retry' then
-    batch_chores.begin(b, 'retry', '')   -- from the first again: some that it has passed may have died since
-  elseif not batch_chores.start_retry('retry_batch', b) then
+  local id, nonce = request.args[1], request.args[2]
+  local batch = batches.get(id)
+  if not batch then return 'missing' end
+  if batch[B_RETRIED] == nonce then return 'ok' end   -- this call was sent again
+  if batch_chores.is_cancelling(batch) then return 'cancelling' end
+  if batch[B_CHORE] == 'retry' then
+    batch_chores.begin(batch, 'retry', '')   -- from the first member again: members before the cursor may be dead again
+  elseif not batch_chores.start_retry('retry_batch', batch) then
     return 'none'
   end
-  b[B_RETRIED] = request.args[2]
+  batch[B_RETRIED] = nonce
   finish.write_all()
   return 'ok'
 end

@@ -1,14 +1,15 @@
--- tick: a schedule that is due makes its jobs. The tick is claimed by naming the next one as it stands, so that however many
+-- tick: a schedule that is due makes its jobs. The caller claims a tick by its nominal time, which must be that of the
+--      next tick: however many timers try, one claims it. The job's id is made of schedule and nominal time.
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues crons ticks keepers
 --       workers
--- nodes try, one does it; and its job's id is made of schedule and nominal time.
--- ARGV: schedule, version, nominal time of the tick that is claimed or -1 for none (only see to those that wait), nominal and
---       due time of the one after, the first one that was missed or 0, packed header, payload, then per job: id, nominal time
--- returns: ok | stale (somebody else did it) | full (too many wait) | early | changed | paused | orphaned (no live worker's code has it) |
---          alone (there is no live worker) | missing;
---          how many jobs were made
--- event: those of the jobs it makes
+-- ARGV: schedule, version, nominal time of the tick that is claimed (-1: none, only ticks that wait are looked at),
+--       nominal time and due time of the tick after it, nominal time of the first missed tick or 0, packed header and
+--       payload of the jobs, then per job: id, nominal time
+-- returns: ok | stale (it was claimed before) | full (too many ticks wait) | early | changed (read it again) | paused |
+--          orphaned (no live worker has it in its code) | alone (there is no live worker) | missing; how many jobs were
+--          made
+-- event: those of the jobs that it makes
 
 local request = require 'request'
 local keys = require 'keys'
@@ -18,40 +19,55 @@ local call = request.call
 
 local M = {}
 
+-- orphan(schedule, state): no live worker has it in its code, so it makes no jobs until one has.
+local function orphan(schedule, state)
+  state.status = 'orphaned'
+  schedules.save(schedule, state)
+  finish.write_all()
+end
+
+-- refusal(schedule, state, version) → why the schedule makes no jobs, or nothing.
+local function refusal(schedule, state, version)
+  if not state then return 'missing' end
+  if state.status ~= 'active' then return state.status end
+  if state.version ~= version then return 'changed' end
+  if state.source ~= 'code' or schedules.has_keeper(schedule) then return nil end
+  if call('ZCARD', keys.workers) <= 1 then return 'alone' end   -- there is only the sentinel
+  orphan(schedule, state)
+  return 'orphaned'
+end
+
+-- claim(state) → ok | stale | early | full. If it is ok, the jobs of this tick, and of earlier ticks that are made up
+-- for, are in the state's line.
+local function claim(state)
+  local nominal, next_nominal, next_due, missed = unpack(request.args, 3, 6)
+  if tonumber(nominal) < 0 then return 'ok' end
+  if state.next ~= tonumber(nominal) then return 'stale' end
+  if state.due > request.now then return 'early' end
+  if schedules.is_full(state) then return 'full' end
+  for at = 9, request.argc, 2 do
+    state.line[#state.line + 1] = request.args[at]
+    state.line[#state.line + 1] = tonumber(request.args[at + 1])
+  end
+  state.next, state.due = tonumber(next_nominal), tonumber(next_due)
+  if tonumber(missed) > 0 then
+    state.missed = state.missed + 1
+    schedules.add_history(state, tonumber(missed), '', 'missed')
+  end
+  return 'ok'
+end
+
 function M.run()
-  local id, expected, missed = request.args[1], tonumber(request.args[3]), tonumber(request.args[6])
-  local s, word = schedules.state_of(id), 'ok'
-  if not s then return { 'missing', 0 } end
-  if s.status ~= 'active' then return { s.status, 0 } end
-  if s.version ~= request.args[2] then return { 'changed', 0 } end
-  if s.source == 'code' and not schedules.has_keeper(id) then
-    if call('ZCARD', keys.workers) <= 1 then return { 'alone', 0 } end
-    s.status = 'orphaned'
-    schedules.save(id, s)
-    finish.write_all()
-    return { 'orphaned', 0 }
-  end
-  if expected >= 0 and s.next ~= expected then
-    word = 'stale'
-  elseif expected >= 0 and s.due > request.now then
-    return { 'early', 0 }
-  elseif expected >= 0 and schedules.is_full(s) then
-    word = 'full'
-  elseif expected >= 0 then
-    for at = 9, request.argc, 2 do
-      s.line[#s.line + 1], s.line[#s.line + 2] = request.args[at], tonumber(request.args[at + 1])
-    end
-    s.next, s.due = tonumber(request.args[4]), tonumber(request.args[5])
-    if missed > 0 then
-      s.missed = s.missed + 1
-      schedules.add_history(s, missed, '', 'missed')
-    end
-  end
-  if word == 'stale' and #s.line == 0 then return { word, 0 } end
-  local made = schedules.run_waiting(id, s, request.args[7], request.args[8])
-  schedules.save(id, s)
+  local schedule, version, form, payload = request.args[1], request.args[2], request.args[7], request.args[8]
+  local state = schedules.state_of(schedule)
+  local refused = refusal(schedule, state, version)
+  if refused then return { refused, 0 } end
+  local claimed = claim(state)
+  if claimed == 'early' or (claimed == 'stale' and #state.line == 0) then return { claimed, 0 } end
+  local n_made = schedules.run_waiting(schedule, state, form, payload)
+  schedules.save(schedule, state)
   finish.write_created()
-  return { word, made }
+  return { claimed, n_made }
 end
 
 return M
