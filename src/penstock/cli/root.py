@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dev": ("penstock.cli.dev:dev", "Run a reloading worker and the HTTP service, for development."),
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
     "serve": ("penstock.cli.serve:serve", "Answer HTTP requests until told to stop."),
-    "engine": ("penstock.cli.engine:engine", "Keep the embedded server running; load the functions into a server."),
+    "engine": ("penstock.cli.engine:engine", "Keep the embedded server running, or install functions."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
     "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again."),
     "queue": ("penstock.cli.queue:queue", "List queues, pause, resume, bound and purge them."),
