@@ -50,16 +50,18 @@ ENCODERS: Final = (
 )
 PARSERS: Final = (
     Pattern("stored.py", r"^def kind\("),
-    Pattern("*.lua", r"string\.match\((?:label|mark|rest|raw), '\^[^']*\\31\(?%d\*"),
+    Pattern("*.lua", r"string\.match\(.*\\31\(?%d\*\)?\\31"),
     Pattern("record.py", r"^def _shared\("),
 )
-WRITE_PATHS: Final = (
-    Pattern("*.lua", r"^(?:local )?function (?:\w+\.)?enter_(?:plain|simple|any)\("),
+#: Ways of enqueue to store a job: first as they were, then since one way leads to plain jobs with and without a lane.
+OLD_WRITE_PATHS: Final = (
     Pattern("*.lua", r"^local function enter_(?:by_letter|single|page|line)\("),
+    Pattern("enqueue.lua", r"^local function line_up_(?:plain|laned)\("),
+)
+WRITE_PATHS: Final = (
+    Pattern("*.lua", r"^local function enter_(?:plain|simple|any)\("),
     Pattern("enqueue_plain.lua", r"^function M\.enter\("),
 )
-#: Before one path led to both, these were paths of their own.
-BRANCHES: Final = (Pattern("enqueue.lua", r"^local function line_up_(?:plain|laned)\("),)
 #: What the comments of a script told its build; a conventional build has none of these.
 DIRECTIVE: Final = re.compile(r"^-- (flags|keys|include|kept|few|on demand|unchecked)(?=[: ]|$)|\S +-- (kept)\b")
 #: Formats of struct, marks of msgpack, and offsets of two digits, written where they are used.
@@ -130,8 +132,7 @@ def shapes(tree: Tree) -> list[str]:
 
 
 def write_paths(tree: Tree) -> list[str]:
-    paths = tree.matches(WRITE_PATHS)
-    return paths if any("enter_simple" in path for path in paths) else paths + tree.matches(BRANCHES)
+    return tree.matches(WRITE_PATHS) or tree.matches(OLD_WRITE_PATHS)
 
 
 def raw_numbers_lua(tree: Tree) -> list[str]:

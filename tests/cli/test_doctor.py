@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.cli import doctor
 from tests.cli.shell import Shell
-from tests.cli.test_watching import busy
+from tests.cli.test_job_and_queue_commands import busy
 from tests.servers import Server
 
 __all__ = ["busy"]

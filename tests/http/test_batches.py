@@ -16,7 +16,7 @@ from penstock.http.route_table import make_service
 from penstock.http.this_machine import OPEN
 from penstock.worker.queue_stream import QueueStream
 from tests.http.harness import client_at, listening
-from tests.http.test_selections import all_of
+from tests.http.test_jobs_by_filter import all_of
 
 API = "/api/v1"
 BATCHES = f"{API}/batches"

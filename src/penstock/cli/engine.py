@@ -34,7 +34,7 @@ _INSTALL_TIMEOUT: Final = 30.0  #: seconds for all nodes of a cluster
 @with_target
 @click.pass_context
 def engine(context: click.Context, target: Target, printer: Printer) -> None:
-    """Keep the embedded server running until told to stop, or `install` the functions on a server.
+    """Keep the embedded server running, or install functions.
 
     Programs on the same data directory use it, and it stays when the last of them has gone. It prints where the data
     and the socket are. A server that was killed is started again.

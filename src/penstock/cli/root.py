@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dev": ("penstock.cli.dev:dev", "Run a reloading worker and the HTTP service, for development."),
     "worker": ("penstock.cli.worker:worker", "Run jobs until told to stop."),
     "serve": ("penstock.cli.serve:serve", "Answer HTTP requests until told to stop."),
-    "engine": ("penstock.cli.engine:engine", "Keep the embedded server running; load the functions into a server."),
+    "engine": ("penstock.cli.engine:engine", "Keep the embedded server running, or install functions."),
     "token": ("penstock.cli.token:token", "Make tokens for the HTTP service."),
     "enqueue": ("penstock.cli.enqueue:enqueue", "Send one job, and wait for its result if asked to."),
     "job": ("penstock.cli.job:job", "Look at jobs, cancel them, run them again."),
