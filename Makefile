@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ALONE  := $(VENV)/.alone
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-quick test-integrations test-long mutants chaos bench bench-peers docs check format clean
+.PHONY: help demo test test-quick test-integrations test-long mutants chaos bench bench-peers docs dist sbom lock check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -66,6 +66,26 @@ $(VENV)/.docs: $(READY)
 	$(PIP) --constraint constraints.txt --group docs
 	@touch $@
 
+# What a release is built with: the files of requirements-release.txt, by their hashes, and nothing else.
+$(VENV)/.release/.ready: requirements-release.txt
+	rm -rf $(VENV)/.release
+	$(PYTHON) -m venv $(VENV)/.release
+	$(VENV)/.release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $<
+	@touch $@
+
+dist: $(VENV)/.release/.ready ## the sdist and the wheel, into dist/
+	rm -rf dist
+	$(VENV)/.release/bin/python -m build --no-isolation --outdir dist .
+
+sbom: dist ## what an installation of the wheel consists of, as CycloneDX, into dist/
+	rm -rf $(VENV)/.clean
+	$(PYTHON) -m venv --without-pip $(VENV)/.clean
+	$(VENV)/.release/bin/python -m pip --python $(VENV)/.clean install --quiet --disable-pip-version-check --constraint constraints.txt dist/penstock-*.whl
+	$(VENV)/.release/bin/cyclonedx-py environment --pyproject pyproject.toml --spec-version 1.6 --output-reproducible --output-format JSON --output-file dist/penstock.cdx.json $(VENV)/.clean/bin/python
+
+lock: $(READY) ## write the hashes of what a release is built with; needs the newest versions within reach
+	$(BIN)/python -m tools.lock
+
 check: $(READY) ## ruff, mypy --strict, import-linter, luacheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -78,4 +98,4 @@ format: $(READY) ## put the code in shape
 	$(BIN)/ruff format .
 
 clean: ## remove what the above made
-	rm -rf $(VENV) site docs/reference .mypy_cache .ruff_cache .hypothesis .mutants .penstock benchmarks/.run
+	rm -rf $(VENV) dist site docs/reference .mypy_cache .ruff_cache .hypothesis .mutants .penstock benchmarks/.run
