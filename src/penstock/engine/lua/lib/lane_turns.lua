@@ -1,4 +1,7 @@
 -- Places in line: where a job that may run takes its place, and which of its waiters a lane shows next.
+--
+-- `h` is the header of a job, `b` a batch. A waiter is a job that a lane holds. Most waiters are shown without their
+-- header, which takes less work: their kind (lib/record.lua) and their lane say all that is needed.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -15,55 +18,63 @@ local writes = require 'writes'
 
 local M = {}
 
-local wanted
+local MAX_SHOWN_AT_ONCE = 500   -- by one round of show_next
+local NEXT_ROUND = 5            -- ms until a lane is looked at again at the earliest
 
-local MOST_SHOWN = 500
+local spec_of
 
 function M.reset()
-  wanted = {}   -- id → the lane that such a one asks for
+  spec_of = {}   -- id of a waiter without a header → the spec of its lane
 end
 
--- rank(h) → its place among the jobs of one lane; the lower is first.
+-- rank(h) → its place among the jobs of one lane, as text; the first has the lowest.
 local function rank(h) return record.rank(h[PRIORITY], h[ARRIVAL]) end
 
--- steps_back(lane, row, h) → has the last of those that are shown made way for this one, which comes before it?
-local function steps_back(lane, row, h)
-  if lane.kind or #row.shown == 0 or row.worst <= h[PRIORITY] then return false end
-  local headers, worst = jobs.read(row.shown), nil
+-- worst_shown(row) → the header of the last of the jobs that a lane shows to a queue, and its id.
+local function worst_shown(row)
+  local headers, worst, worst_id = jobs.read(row.shown), nil, nil
   for i, id in ipairs(row.shown) do
-    local one = headers[i]
-    if one and one[STATE] == 'ready' and (not worst or rank(one) > rank(jobs.decoded[worst])) then worst = id end
+    local h = headers[i]
+    if h and h[STATE] == 'ready' and (not worst or rank(h) > rank(worst)) then worst, worst_id = h, id end
   end
-  if not worst or jobs.decoded[worst][PRIORITY] <= h[PRIORITY] then return false end
-  transition.move(nil, worst, jobs.decoded[worst], 'held')
+  return worst, worst_id
+end
+
+-- make_room(lane, row, h) → was the last job that the lane shows held again, since this one comes before it?
+local function make_room(lane, row, h)
+  if lane.kind or #row.shown == 0 or row.worst <= h[PRIORITY] then return false end
+  local worst, worst_id = worst_shown(row)
+  if not worst or worst[PRIORITY] <= h[PRIORITY] then return false end
+  transition.move(nil, worst_id, worst, 'held')
   return true
 end
 
--- lined(h, i) → is there a line in this lane, at whose end the job has to wait?
-local function lined(h, i)
+-- has_line(h, i) → does the job have to wait behind others in this lane, although there is room?
+local function has_line(h, i)
   local lane = lanes.of(h[LANES][i])
   local row, own = lanes.row(lane, h[QUEUE]), h[STATE] == 'running' and 1 or 0
   if row.waiting > 0 then return true end
   return #row.shown >= math.min(lanes.MAX_SHOWN, lane.limit - lane.use + own, lanes.tokens_for(lane))
 end
 
--- place_in_line(h) → the lane in which a job that may run from now on takes its place, and whether it is shown or held there.
+-- place_in_line(h) → the position of the lane in which a job that may run takes its place, and ready or held: whether
+-- that lane shows it.
 function M.place_in_line(h)
-  local first, blocked = lanes.turn_lane(h), lanes.blocking_lane(h)
+  local ordered, blocked = lanes.turn_lane(h), lanes.blocking_lane(h)
   local has_turn = h[STATE] == 'running' or h[TURN] > 0
-  if first and not has_turn and blocked ~= first and lined(h, first) then return first, 'held' end
+  if ordered and not has_turn and blocked ~= ordered and has_line(h, ordered) then return ordered, 'held' end
   if blocked then
     local lane = lanes.of(h[LANES][blocked])
-    while steps_back(lane, lanes.row(lane, h[QUEUE]), h) do end   -- so that this one is the next
+    while make_room(lane, lanes.row(lane, h[QUEUE]), h) do end   -- so that this job is the next
     return blocked, 'held'
   end
   for i, spec in ipairs(h[LANES]) do
-    if not (i == first and has_turn) and lined(h, i) then
+    if not (i == ordered and has_turn) and has_line(h, i) then
       local lane = lanes.of(spec)
-      return i, steps_back(lane, lanes.row(lane, h[QUEUE]), h) and 'ready' or 'held'
+      return i, make_room(lane, lanes.row(lane, h[QUEUE]), h) and 'ready' or 'held'
     end
   end
-  return first or 1, 'ready'
+  return ordered or 1, 'ready'
 end
 
 -- show(id, member, h, verb) → is this a waiter? It is shown, at the tail of its line so that lanes take turns.
@@ -72,34 +83,37 @@ local function show(id, member, h, verb)
     lanes.forget_waiter(member)
     return false
   end
+  -- A job with one lane has its arrival in its record, which stays but for its front and its place in line. For other
+  -- jobs the arrival would follow from that place.
   local specs = h[LANES]
-  -- The record stays but for its head and place if it says its arrival, as one with a lane does; elsewhere that follows from the place.
-  h.tail, h.bare = true, #specs == 1 and #specs[1] <= LONGEST_LANE and jobs.kept_records[id] or nil
+  h.bare = #specs == 1 and #specs[1] <= LONGEST_LANE and jobs.kept_records[id] or nil
+  h.tail = true
   transition.move(verb, id, h, 'ready')
   h.tail = nil
   return true
 end
 
--- show_alike(id, member, kind, verb) → the same for one without a header, of this kind.
-local function show_alike(id, member, kind, verb)
-  local queue, priority = kind[QUEUE], kind[PRIORITY]
+-- show_of_kind(id, member, kind, verb) → the same for a waiter of this kind without a header. It gets one if the
+-- event names it (verb), if its batch asks for another priority, or if it does not wait here.
+local function show_of_kind(id, member, kind, verb)
+  local queue, priority, spec = kind[QUEUE], kind[PRIORITY], spec_of[id]
   local packed, b = jobs.kept_records[id], kind[BATCH] ~= '' and batches.get(kind[BATCH])
   local since = struct.unpack(TIME_FORMAT, packed, SINCE_AT)
-  local number = struct.unpack(TIME_FORMAT, packed, SHORTEST_RECORD + #kind.label + #wanted[id] + 1)   -- its arrival
-  local name = record.lane_name(wanted[id])
-  local row_name = name .. SEP .. queue .. SEP
-  local is_it = row_name .. record.near_rank(priority, number) .. SEP .. id == member
-  if verb or not is_it or (b and b[B_PRIORITY] >= 0 and b[B_PRIORITY] ~= kind[PRIORITY]) then
+  local arrival = struct.unpack(TIME_FORMAT, packed, SHORTEST_RECORD + #kind.label + #spec + 1)
+  local row_name = record.lane_name(spec) .. SEP .. queue .. SEP
+  local is_waiter = row_name .. record.near_rank(priority, arrival) .. SEP .. id == member
+  if verb or not is_waiter or (b and b[B_PRIORITY] >= 0 and b[B_PRIORITY] ~= priority) then
     jobs.kept_records[id] = nil
     return show(id, member, jobs.read({ id })[1], verb)
   end
-  transition.seq = (transition.seq or tonumber(meta.seq or 0)) + 1
-  packed = record.shown_record(packed, READY_FRONT, transition.seq)
+  local place = (transition.seq or tonumber(meta.seq or 0)) + 1
+  transition.seq = place
+  packed = record.shown_record(packed, READY_FRONT, place)
   jobs.rewritten[id] = packed
   writes.put(2, 'HSET', keys.jobs, id, packed)
   writes.put(3, 'ZREM', keys.held, member)
-  writes.put(5, 'ZADD', keys.ready, '0', queue .. SEP .. record.near_rank(priority, transition.seq) .. SEP .. id)
-  local row = lanes.row(lanes.of(wanted[id]), queue)
+  writes.put(5, 'ZADD', keys.ready, '0', queue .. SEP .. record.near_rank(priority, place) .. SEP .. id)
+  local row = lanes.row(lanes.of(spec), queue)
   row.waiting = row.waiting - 1
   lane_waiters.left(member, row_name)
   lanes.show(row, id, kind)
@@ -108,73 +122,84 @@ local function show_alike(id, member, kind, verb)
   return true
 end
 
--- glimpse_of_waiter(id, packed) → the header of one that a lane holds, or its kind if there is no more to say; nothing if it is cut off.
-local function glimpse_of_waiter(id, packed)
-  if string.sub(packed, 1, FRONT) ~= HELD_FRONT or record.has_rare_fields(packed) then return jobs.waiting_header(id, packed) end
+-- kind_or_header(id, packed) → of the job with this record: its kind, if it needs no header to be shown, or else
+-- its header; nothing if the record is cut off. Only a kind has a `form`.
+local function kind_or_header(id, packed)
+  if string.sub(packed, 1, FRONT) ~= HELD_FRONT or record.has_rare_fields(packed) then
+    return jobs.waiting_header(id, packed)
+  end
   local kind, spec, to = record.form_in(packed)
-  if not spec or not record.payload_fits(#packed - to, struct.unpack(SIZE_FORMAT, packed, SIZE_AT)) then return nil end
-  wanted[id] = spec
+  local size = struct.unpack(SIZE_FORMAT, packed, SIZE_AT)
+  if not spec or not record.payload_fits(#packed - to, size) then return nil end
+  spec_of[id] = spec
   return kind
 end
 
--- next_in(lane, found, ids): adds those that it shows next, as members and ids; a rate opens again later, and so does a lane of
--- so many queues that one call cannot show a job of each.
-local function next_in(lane, found, ids)
+-- add_next(lane, members, ids): adds the waiters that this lane shows next. If it waits for its rate, or if there are
+-- enough of other lanes and queues, it says when it is to be looked at again.
+local function add_next(lane, members, ids)
   for _, queue in ipairs(lanes.queues(lane)) do
-    local row, members, tokens = lane.lines[queue], {}, nil
-    if #found < MOST_SHOWN then
-      members, tokens = lanes.next_waiters(lane, queue, lanes.MAX_SHOWN, lanes.MAX_SHOWN)
+    local row, next_members, tokens = lane.lines[queue], {}, nil
+    if #members < MAX_SHOWN_AT_ONCE then
+      next_members, tokens = lanes.next_waiters(lane, queue, lanes.MAX_SHOWN, lanes.MAX_SHOWN)
     elseif row.waiting > 0 and #row.shown == 0 and lanes.room(lane, row) > 0 then
-      lanes.open_at(lane, request.now + 5)
+      lanes.open_at(lane, request.now + NEXT_ROUND)
     end
-    for _, member in ipairs(members) do found[#found + 1], ids[#ids + 1] = member, jobs.last_part(member) end
+    for _, member in ipairs(next_members) do
+      members[#members + 1] = member
+      ids[#ids + 1] = jobs.last_part(member)
+    end
     if tokens and row.waiting > 0 then
-      lanes.open_at(lane, request.now + math.max(math.ceil((lanes.price(lane, tokens) - lane.tokens) / lane.rate), 5))
+      local ms = math.ceil((lanes.price(lane, tokens) - lane.tokens) / lane.rate)
+      lanes.open_at(lane, request.now + math.max(ms, NEXT_ROUND))
     end
   end
 end
 
--- next_ones(names) → the members of those that these lanes show next, their ids and their headers.
-local function next_ones(names)
-  local found, ids = {}, {}
-  for _, name in ipairs(names) do next_in(lanes.named(name), found, ids) end
-  return found, ids, jobs.read_waiting(ids, glimpse_of_waiter)
-end
-
--- show_next(names, verb): these lanes show their next waiters. Again, should one of them have been no waiter.
+-- show_next(names, verb): these lanes show their next waiters. If one was no waiter, there may be another one to show.
 local function show_next(names, verb)
-  local all_were = true
-  local members, ids, headers = next_ones(names)
+  local members, ids, all_were_waiters = {}, {}, true
+  for _, name in ipairs(names) do add_next(lanes.named(name), members, ids) end
+  local headers = jobs.read_waiting(ids, kind_or_header)
   for i, member in ipairs(members) do
     local h = headers[i]
-    all_were = (h and h.form and show_alike or show)(ids[i], member, h, verb) and all_were
+    local show_one = h and h.form and show_of_kind or show
+    all_were_waiters = show_one(ids[i], member, h, verb) and all_were_waiters
   end
-  if not all_were then return show_next(names, verb) end
+  if not all_were_waiters then return show_next(names, verb) end
 end
 
--- show_waiters(names, verb): these lanes show their next waiters, in this order; locks that were freed do so in runs (lib/locks.lua), as far
--- as that goes.
-function M.show_waiters(names, verb)
-  local at, count = 1, #names
-  while at <= count do
-    local from = lanes.freed[names[at]] and locks.show_freed(names, at) or at
-    local others = {}
-    if from == at then
-      repeat
-        others[#others + 1] = names[from]
-        from = from + 1
-      until from > count or lanes.freed[names[from]]
-      show_next(others, verb)
-    end
-    at = from
-  end
+-- count_shown(): counts the waiters without a header that were shown.
+local function count_shown()
+  local became_ready = counters.became_ready
   for _, kind in ipairs(record.kinds) do
     local n = kind.shown or 0
     if n > 0 then
-      counters.add_to(counters.count_changes, 'held', kind[QUEUE], -n)
-      counters.became_ready[kind[QUEUE]], kind.shown = (counters.became_ready[kind[QUEUE]] or 0) + n, 0
+      local queue = kind[QUEUE]
+      counters.add_to(counters.count_changes, 'held', queue, -n)
+      became_ready[queue] = (became_ready[queue] or 0) + n
+      kind.shown = 0
     end
   end
+end
+
+-- show_waiters(names, verb): these lanes show their next waiters, in this order. As far as it can, lib/locks.lua does
+-- so for locks that were freed and follow each other. The event names what is shown if there is a verb.
+function M.show_waiters(names, verb)
+  local at, n_names = 1, #names
+  while at <= n_names do
+    local after = lanes.freed[names[at]] and locks.show_freed(names, at) or at
+    if after == at then
+      local others = {}
+      repeat
+        others[#others + 1] = names[after]
+        after = after + 1
+      until after > n_names or lanes.freed[names[after]]
+      show_next(others, verb)
+    end
+    at = after
+  end
+  count_shown()
 end
 
 return M
