@@ -18,16 +18,20 @@ local call = request.call
 
 local M = {}
 
-local MOST = 100   -- jobs, after which the other lanes are left to the next call
+local MAX_SHOWN = 100   -- jobs of one queue and task, after which the other lanes are left to the next call
 
 function M.run()
-  local names, looked_at = call('ZRANGE', keys.openings, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, request.args[1]), 0
+  local max_lanes = request.args[1]
+  local names = call('ZRANGE', keys.openings, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, max_lanes)
+  local looked_at = 0
   lanes.fetch(names)
   for _, name in ipairs(names) do
     writes.remove_later(keys.openings, name)
     lane_turns.show_waiters({ name }, 'admit')
     looked_at = looked_at + 1
-    if transition.last_group and transition.last_group[7] >= MOST then break end
+    local group = transition.last_group
+    local n_shown = group and group[7] or 0
+    if n_shown >= MAX_SHOWN then break end
   end
   finish.write_all()
   return { looked_at, jobs.first_score(keys.openings) or -1, request.now }

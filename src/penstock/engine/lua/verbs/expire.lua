@@ -1,10 +1,11 @@
--- expire: scheduled | held | ready → cancelled, for what was not started by its `expires`.
+-- expire: scheduled | held | ready → cancelled, for jobs that did not start before they expire.
 -- FLAGS: allow-oom
 -- KEYS: meta idle jobs scheduled ready held leases dead finished tombs payloads heads lanes limits holders openings
 --       batches roster chores timers unique cancels counts stats events waiting deaths queues
 -- ARGV: how many at most
 -- returns: how many expired, the next expiry or -1, now
 -- event: expire
+-- In the code, `h` is the header of a job.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -19,7 +20,7 @@ local M = {}
 
 function M.run()
   local members = call('ZRANGE', keys.timers, '-inf', request.now, 'BYSCORE', 'LIMIT', 0, request.args[1])
-  local ids, expired = {}, 0
+  local ids, n_expired = {}, 0
   for i, member in ipairs(members) do ids[i] = jobs.last_part(member) end
   local headers = jobs.read(ids)
   lane_entry.fetch_lanes(headers, #ids)
@@ -28,13 +29,13 @@ function M.run()
     if h and jobs.waits(h) and h[EXPIRES] > 0 then
       h[REASON] = 'expired'
       transition.move('expire', id, h, 'cancelled', 'expired')
-      expired = expired + 1
+      n_expired = n_expired + 1
     else
       writes.remove(keys.timers, members[i])
     end
   end
   finish.write_all()
-  return { expired, jobs.first_score(keys.timers) or -1, request.now }
+  return { n_expired, jobs.first_score(keys.timers) or -1, request.now }
 end
 
 return M
