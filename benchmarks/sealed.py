@@ -2,11 +2,13 @@
 
 The first compares apps that differ in their codec alone, a round of each in turn on one server: rates of one process
 that enqueues, then runs, and its CPU per job. `--before` compares the CPU per job of an app without a codec with that
-of another version of the library, in whose `src` directory SRC is.
+of another version of the library, in whose `src` directory SRC is. `--instructions` counts instructions with valgrind
+instead, for a machine that is never quiet: ten minutes.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import secrets
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +28,7 @@ from penstock import Penstock
 ROUNDS = 9
 JOBS = 4_000
 SINGLE = 500  #: jobs that are enqueued one by one
+COUNTED = (300, 900)  #: jobs whose instructions are counted: the difference is what each of them takes
 ARGUMENTS = {"user": 7, "subject": "x" * 80}
 
 Round = dict[str, float]
@@ -148,16 +152,64 @@ def compare_versions(url: str, before: Path, report: Callable[[str], None]) -> N
             report(f"{what:<34} before {old:7.2f}   now {new:7.2f}   {share:7.1%}")
 
 
+async def do(url: str, codec: str, phase: str, jobs: int) -> None:
+    """Some work whose instructions are counted from outside."""
+    gc.disable()  # when it runs depends on what was imported
+    app = make_app(url, None if codec == "plain" else codecs()[codec])
+    if phase == "enqueue":
+        for _ in range(jobs):
+            await app.tasks["noop"].enqueue(**ARGUMENTS)
+    else:
+        await app.enqueue_many(app.tasks["io" if phase == "run io" else "noop"].call(**ARGUMENTS) for _ in range(jobs))
+        if phase != "enqueue_many":
+            await app.run_until_idle(concurrency=100)
+    await forget(app)
+    await app.aclose()
+
+
+def count_instructions(url: str, before: Path | None, report: Callable[[str], None]) -> None:
+    here = Path(__file__).parents[1]
+    sources = {"now, plain": (here / "src", "plain"), "now, Sealed": (here / "src", "Sealed")}
+    if before:
+        sources = {"before": (before.resolve(), "plain"), **sources}
+    for phase in ("enqueue_many", "enqueue", "run", "run io"):
+        first: float | None = None
+        for name, (source, codec) in sources.items():
+            few, many = (_instructions(url, source, codec, phase, jobs) for jobs in COUNTED)
+            each = (many - few) / (COUNTED[1] - COUNTED[0])
+            first = first or each
+            report(f"{phase:<14} {name:<14} {each:10,.0f} instructions a job   {each / first:7.1%}")
+
+
+def _instructions(url: str, source: Path, codec: str, phase: str, jobs: int) -> int:
+    """Of a whole process, by callgrind."""
+    valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    program = [sys.executable, "-m", "benchmarks.sealed", "--do", phase, "--codec", codec, "--jobs", str(jobs), url]
+    path = os.pathsep.join(map(str, (source, Path(__file__).parents[1])))
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "PENSTOCK_DEADLINE": "120s"}
+    done = subprocess.run([*valgrind, *program], env=environment, capture_output=True, text=True, check=True, cwd="/")
+    return int(done.stderr.rpartition("Collected : ")[2].split()[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sealed", description=__doc__)
     parser.add_argument("--before", type=Path, metavar="SRC", help="the src directory of another version")
+    parser.add_argument("--instructions", action="store_true", help="count instructions, which takes valgrind")
     parser.add_argument("--probe", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("url", nargs="?", help=argparse.SUPPRESS)
+    for name in ("--do", "--codec", "--jobs"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.do:
+        asyncio.run(do(options.url, options.codec, options.do, int(options.jobs)))
+        return
     if options.probe:
         asyncio.run(probe(options.probe))
         return
     with suppress(KeyboardInterrupt), running() as (server, _):
-        if options.before:
+        if options.instructions:
+            count_instructions(server.url, options.before, partial(print, flush=True))
+        elif options.before:
             compare_versions(server.url, options.before, print)
         else:
             asyncio.run(compare(server.url, print))

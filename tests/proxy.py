@@ -31,7 +31,7 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._run(self._accept)
+        self._acceptor = self._run(self._accept)
 
     @property
     def url(self) -> str:
@@ -76,25 +76,36 @@ class Proxy:
         self.flow()
         self._closed.set()
         _cut(self._listener)
+        self._acceptor.join(5)  # first, so that it opens no more
         for open_socket in list(self._sockets):
             _cut(open_socket)
         for thread in self._threads:
             thread.join(5)
 
-    def _run(self, target: Callable[..., None], *args: object) -> None:
+    def _run(self, target: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self._sockets |= {near, far}
-                asked: deque[str] = deque()
-                self._run(self._requests, near, far, asked)
-                self._run(self._replies, far, near, asked)
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                except OSError:  # the server is away; the next connection may go to another one
+                    _cut(near)
+                    continue
+                far.settimeout(None)
+                self._sockets = {one for one in self._sockets if one.fileno() >= 0} | {near, far}
+                self._threads = [one for one in self._threads if one.is_alive()]
+                self._join(near, far)
+
+    def _join(self, near: socket.socket, far: socket.socket) -> None:
+        asked: deque[str] = deque()
+        self._run(self._requests, near, far, asked)
+        self._run(self._replies, far, near, asked)
 
     def _requests(self, near: socket.socket, far: socket.socket, asked: deque[str]) -> None:
         for chunk, parts in _read(near):

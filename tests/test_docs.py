@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "penstock"
 PAGES = sorted(DOCS.glob("*.md"))
-TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TEXTS = [*PAGES, ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 #: what a page takes for granted
 BEFORE = {"http.md": 'from penstock import Penstock\napp = Penstock("shop")\n'}
 #: pages whose snippets are tests of their own, and whole programs, which are run as such

@@ -11,6 +11,7 @@ SOON = 1_000_000  #: µs within which an end is settled, if nothing is in the wa
 #: A lease is renewed every third of it, so that the last renewal may be so much older than what stopped the next one.
 LEAST = 0.6
 STARVED = 0.3  #: of a life: when this machine was so busy for so long, a renewal may have been late for that
+REAPED = "reap-live"  #: the fault that takes the jobs of one live worker
 LOST = {"stop-worker", "stop-group", "stall"}  #: faults that keep a whole group from renewing
 KILLED = {"kill-child", "kill-job-process", "kill-worker", "stall-and-kill"}
 AWAY = {"kill-server", "stop-server", "server-away", "failover"}
@@ -49,6 +50,11 @@ class Attempt:
     end: int
     how: str = ""  #: "returned", the name of an exception, or nothing if its process died under it
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether it ran in a process of its own: such a job does not know its worker."""
+        return not self.worker
+
     def __str__(self) -> str:
         how = self.how or "cut off"
         return f"{self.id} fence {self.fence} attempt {self.number} in {self.group} pid {self.pid}: {how}"
@@ -71,6 +77,7 @@ class History:
     rescheduled: set[str] = field(default_factory=set)
     discarded: set[str] = field(default_factory=set)  #: as far as they had ended by then
     losses: dict[str, list[Span]] = field(default_factory=dict)
+    reaped: dict[str, Span] = field(default_factory=dict)  #: live workers that were taken for dead by hand
     deaths: dict[int, int] = field(default_factory=dict)  #: pid → µs, of processes that live no more
 
     def of(self) -> Iterator[tuple[str, list[Attempt]]]:
@@ -82,7 +89,9 @@ class History:
             yield name, sorted(attempts, key=lambda one: one.fence)
 
     def may_be_lost(self, attempt: Attempt, at: int) -> bool:
-        """Whether a fault kept its worker from renewing for so long that the job may be another's at this time."""
+        """Whether the job may be another's by then: its worker was taken for dead, or a fault kept it from renewing."""
+        if any(span.since <= at for span in self._reaps(attempt)):
+            return True
         life = life_of(attempt)
         spans = self.losses.get(attempt.group, ())
         if any(_is_enough(span, LEAST * life, at) and span.until >= attempt.start for span in spans):
@@ -90,6 +99,13 @@ class History:
         since = min(attempt.start, at - life)
         late = [min(span.until, at) - max(span.since, since - life) for span in self.starved]
         return sum(one for one in late if one > 0) >= STARVED * life
+
+    def _reaps(self, attempt: Attempt) -> list[Span]:
+        """When its worker was taken for dead; a job that does not know its worker may have started just before."""
+        if not attempt.is_apart:
+            return [self.reaped[attempt.worker]] if attempt.worker in self.reaped else []
+        spans = [span for worker, span in self.reaped.items() if pid_of(worker) == attempt.holder]
+        return [span for span in spans if attempt.start <= span.until + SOON]
 
     def died(self, attempt: Attempt) -> int | None:
         """When its worker or its own process died, if it did."""
@@ -106,6 +122,12 @@ class History:
             if near and (fault["kind"] in SERVER or attempt.group == fault.get("group") or _reaches(fault, attempt)):
                 return True
         return any(span.touches(since, until) for span in self.starved)
+
+
+def pid_of(worker: str) -> int:
+    """The process of a worker; 0 if the name does not say it."""
+    parts = worker.rsplit("-", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else 0
 
 
 def _is_enough(span: Span, least: float, at: int) -> bool:
@@ -159,6 +181,8 @@ def _noted(made: History, line: Line) -> None:
             made.faults.append(line)
             if line["kind"] in LOST:
                 made.losses.setdefault(line["group"], []).append(Span(line["since"], line["until"], line["kind"]))
+            if line["kind"] == REAPED:
+                made.reaped[line["worker"]] = Span(line["since"], line["until"], REAPED)
         case "starved" | "slow":
             made.starved.append(Span(line["since"], line["until"], line["what"]))
         case "then":

@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from penstock.engine.engine import CRASHES
+from penstock.worker.run import SUSPECT_CRASHES
 from tests.chaos.attempts import SOON, Attempt, History, Line
+from tests.chaos.crew import KILLER
 from tests.chaos.load import BURST, RATE
 
 EARLY = 2_000  #: µs that a due time may be off by: the server counts in ms
@@ -25,7 +28,7 @@ def check_ledger(history: History, *, kind: str) -> list[Violation]:
     """All checks that need nothing but the ledger; a promoted replica, or a wrong clock, excuses some."""
     checks: list[Callable[[History], Iterator[Violation]]] = [started_twice]
     if kind != "failover":
-        checks += [overlaps, reruns, orders, cancels]
+        checks += [overlaps, reruns, killers, orders, cancels]
     if kind == "chaos":
         checks += [times, rates]
     return [violation for check in checks for violation in check(history)]
@@ -76,8 +79,8 @@ def _without_cause(history: History, before: Attempt, after: Attempt) -> str | N
         return None  # revived by an operator
     if before.how == "":
         if killed or lost:
-            uncharged = after.number <= before.number and not lost
-            return "its process died under it, and it was not charged" if uncharged else None
+            is_charged = after.number > before.number or lost or _is_innocent(history, before, after)
+            return None if is_charged else "its process died under it, and it was not charged"
         return "it started again while its process lived"
     if before.how != "returned" or lost or _over_time(history, before):
         return None
@@ -86,6 +89,23 @@ def _without_cause(history: History, before: Attempt, after: Attempt) -> str | N
         if unheard:
             return None if after.number > before.number else "its process died before its end was told, uncharged"
     return "it had returned, and nothing had happened to its worker"
+
+
+def _is_innocent(history: History, before: Attempt, after: Attempt) -> bool:
+    """Whether it was a suspect in a process of its own, and its worker's process died: that is not its doing."""
+    worker_died = history.deaths.get(before.holder, after.start + 1) <= after.start
+    return before.is_apart and before.crashes >= SUSPECT_CRASHES and worker_died
+
+
+def killers(history: History) -> Iterator[Violation]:
+    """A job that kills its process whenever it returned is charged each time, and never starts a fourth time."""
+    for name, attempts in history.of():
+        if history.sent.get(name, {}).get("task") != KILLER:
+            continue
+        for attempt in attempts:
+            if attempt.number > CRASHES:
+                text = f"it has killed its process {CRASHES} times, and ran again: {attempt}"
+                yield Violation("killer", name, text, attempts[0].start, attempt.start)
 
 
 def _over_time(history: History, attempt: Attempt) -> bool:

@@ -13,6 +13,7 @@ from tests.chaos.census import Census
 from tests.chaos.ledger import Ledger
 from tests.chaos.network import Network
 from tests.chaos.probe import Probe
+from tests.chaos.undo import undo
 from tests.servers import Server
 
 HERE = Path(__file__).parents[2]
@@ -25,18 +26,19 @@ class Kind:
     letter: str
     life: float  #: seconds
     command: tuple[str, ...]
-    version: str = "1"
+    lacks: tuple[str, ...] = ()  #: tasks that its code does not know
     supervised: bool = True
     streams: bool = False
 
 
+KILLER = "returns_and_dies"  #: a program has no supervisor that would start it again
 WORKER = ("-m", "penstock.cli", "worker", "tests.chaos.tasks:app", "--grace", "5s")
 PROGRAM = ("-m", "tests.chaos.program")
 KINDS = (
     Kind("A", 2.0, (*WORKER, "--lease", "2s", "-p", "2", "-c", "6")),
-    Kind("B", 1.0, (*WORKER, "--lease", "1s", "-c", "5", "-q", "bulk:3,default:2,orders:1,capped:1"), version="2"),
-    Kind("C", 5.0, (*PROGRAM, "5s", "1", "3"), supervised=False, streams=True),
-    Kind("D", 2.0, (*PROGRAM, "2s"), supervised=False),
+    Kind("B", 1.0, (*WORKER, "--lease", "1s", "-c", "5", "-q", "bulk:3,default:2,orders:1,capped:1"), lacks=("old",)),
+    Kind("C", 5.0, (*PROGRAM, "5s", "1", "3"), lacks=(KILLER,), supervised=False, streams=True),
+    Kind("D", 2.0, (*PROGRAM, "2s"), lacks=(KILLER,), supervised=False),
 )
 STREAM_LIFE = 2.0
 
@@ -48,7 +50,7 @@ class Group:
         self._ledger = ledger
         self.kind = kind
         self.network = network
-        self._environment = environment | {"CHAOS_URL": network.url, "CHAOS_VERSION": kind.version}
+        self._environment = environment | {"CHAOS_URL": network.url, "CHAOS_LACKS": " ".join(kind.lacks)}
         self._folder = folder
         self._starts = 0
         self.name = ""
@@ -112,8 +114,9 @@ def faketime() -> Path | None:
 class Crew:
     """Started by `start`, ended by `end` whatever happened in between."""
 
-    def __init__(self, folder: Path, *, kind: str) -> None:
+    def __init__(self, folder: Path, *, kind: str, undone: str | None = None) -> None:
         self.folder = folder
+        self._code = {"PYTHONPATH": str(undo(undone, folder))} if undone else {}
         self.kind = kind
         self.name = f"chaos-{secrets.token_hex(4)}"
         self.ledger = Ledger(folder / "ledger")
@@ -133,7 +136,7 @@ class Crew:
     def start(self) -> None:
         self.server.wait()
         environment = os.environ | {"CHAOS_NAME": self.name, "CHAOS_LEDGER": str(self.folder / "ledger")}
-        environment |= {"CHAOS_STREAM_LEASE": f"{STREAM_LIFE:g}s", "PYTHONFAULTHANDLER": "1"}
+        environment |= self._code | {"CHAOS_STREAM_LEASE": f"{STREAM_LIFE:g}s", "PYTHONFAULTHANDLER": "1"}
         self.network("P")
         for kind in KINDS:
             self.groups[kind.letter] = Group(kind, self.network(kind.letter), environment, self.folder, self.ledger)

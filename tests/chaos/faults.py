@@ -7,6 +7,11 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 
+from penstock import Penstock
+from penstock.engine.engine import Engine
+from penstock.engine.read.views import Node
+from penstock.errors import PenstockError
+from tests.chaos.attempts import REAPED, pid_of
 from tests.chaos.crew import Crew, Group
 from tests.chaos.failover import Failover
 from tests.chaos.ledger import now
@@ -17,8 +22,11 @@ Fault = Callable[[], Awaitable[None]]
 class Faults:
     """One fault after the other, a moment between them."""
 
-    def __init__(self, crew: Crew, rng: random.Random, *, kind: str, only: Sequence[str] = ()) -> None:
+    def __init__(
+        self, crew: Crew, apps: Sequence[Penstock], rng: random.Random, *, kind: str, only: Sequence[str] = ()
+    ) -> None:
         self._crew = crew
+        self._apps = apps
         self._rng = rng
         self.happened: dict[str, int] = {}
         self.all: dict[str, tuple[int, Fault]] = {
@@ -29,6 +37,7 @@ class Faults:
             "stop-child": (2, self._stop_child),
             "stop-worker": (5, self._stop_worker),
             "stop-group": (2, self._stop_group),
+            REAPED: (4, self._reap_live),
             "stop-server": (3, self._stop_server),
             "server-away": (4, self._server_away),
             "cut": (3, self._cut),
@@ -146,6 +155,31 @@ class Faults:
         since = now()
         await self._stop([self._crew.server.process.pid], self._rng.choice([0.6, 1.2, 2, 3, 4, 8]))
         self.note("stop-server", since)
+
+    async def _reap_live(self) -> None:
+        """Somebody takes a live worker for dead, while more than one of its calls may be under way."""
+        app = self._rng.choice(self._apps)
+        with contextlib.suppress(PenstockError, TimeoutError):
+            async with asyncio.timeout(5):
+                if nodes := await app.client.views.workers():
+                    await self._reap(app.client.engine, self._rng.choice(nodes))
+
+    async def _reap(self, engine: Engine, node: Node) -> None:
+        pid = pid_of(node.worker)
+        group = next((g for g in self._crew.groups.values() if pid in (g.pid, *self._crew.census.tree(g.pid))), None)
+        ways = self._rng.choice([(), ("requests",), ("replies",)])
+        if group is not None:
+            group.network.stall(*ways)
+        since, more = now(), 1
+        try:
+            await asyncio.sleep(self._rng.uniform(0, 0.3))
+            since = now()
+            while more:
+                _, more = await engine.reap_worker(node.worker, [], node.life)
+        finally:
+            if group is not None:
+                group.network.flow()
+            self.note(REAPED, since, group.name if group else "", [pid], worker=node.worker, ways=ways)
 
     async def _server_away(self) -> None:
         """Nobody is heard of for a while, and one group a moment longer: that is no reason to take it for dead."""

@@ -9,6 +9,7 @@ from typing import Any
 from penstock import Lane, Penstock
 from penstock.api.task import Call
 from penstock.errors import BatchNotFound, BatchSealed, PenstockError
+from tests.chaos.crew import KILLER
 from tests.chaos.ledger import Ledger
 
 LIMITED = Lane("narrow", limit=3)
@@ -17,6 +18,7 @@ ORDERED = [Lane(f"order-{n}", ordered=True) for n in range(3)]
 LIMITS = {"lane:narrow": 3}
 CAP = 4  #: of the queue `capped`
 RATE, BURST = 8.0, 3
+KILLER_PAUSE = 6.0  #: seconds between two jobs that kill their process: each costs two children of a worker
 PAUSE = 0.4  #: seconds after which what was not answered is sent again
 
 
@@ -28,7 +30,7 @@ class Load:
     ) -> None:
         self._app, self._hands, self._ledger, self._rng = app, hands, ledger, rng
         self._failover = failover
-        self._mixed = mixed  #: also a task that the code of some workers lacks
+        self._mixed = mixed  #: also tasks that the code of some workers lacks
         self._numbers: dict[str, int] = {}
         self.stopping = asyncio.Event()
         self.sent = 0
@@ -45,6 +47,7 @@ class Load:
             (self._by_hand, 0.15),
             (self._unique, 0.3),
             (self._batch, 1.5),
+            *([(self._killer, KILLER_PAUSE)] if self._mixed else []),
         ]
         async with asyncio.TaskGroup() as group:
             for make, pause in makers:
@@ -127,6 +130,12 @@ class Load:
         key = f"key-{rng.randrange(4)}"
         call = self._app.tasks["quick"].using(unique=key).call(rng.choice([0.05, 0.5]), 0, "raise")
         await self._send([call], [{"holds": {f"unique:{key}": 1}, "unique": key}])
+
+    async def _killer(self, rng: random.Random) -> None:
+        """Its process dies each time when it has returned. With `after` the server may know by then that it has."""
+        after = rng.choice([None, 0, 0, 0.002])
+        call = self._app.tasks[KILLER].using(queue=rng.choice(["default", "bulk"]), retries=0).call(after)
+        await self._send([call], [{"task": KILLER, "holds": {}, "after": after}])
 
     async def _by_hand(self, rng: random.Random) -> None:
         fails = rng.choice([0, 0, 0, 0, 1])

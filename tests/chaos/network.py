@@ -13,7 +13,7 @@ from tests.proxy import Proxy, _cut
 
 
 class Network(Proxy):
-    """A proxy for one group of clients. It goes on when its server is away, and can be led to another one."""
+    """A proxy for one group of clients, which can be led to another server."""
 
     def __init__(self, port: int, *, is_replication: bool = False) -> None:
         self._reads = not is_replication  #: what a primary sends has parts that are no replies
@@ -38,20 +38,9 @@ class Network(Proxy):
         self.target = port
         self.cut()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self.target), timeout=5)
-                except OSError:
-                    _cut(near)
-                    continue
-                far.settimeout(None)
-                self._sockets = {one for one in self._sockets if one.fileno() >= 0} | {near, far}
-                self._threads = [one for one in self._threads if one.is_alive()]
-                self._run(self._pass, near, far, self._flows["requests"], False)
-                self._run(self._pass, far, near, self._flows["replies"], True)
+    def _join(self, near: socket.socket, far: socket.socket) -> None:
+        self._run(self._pass, near, far, self._flows["requests"], False)
+        self._run(self._pass, far, near, self._flows["replies"], True)
 
     def _pass(self, source: socket.socket, sink: socket.socket, flow: threading.Event, replies: bool) -> None:
         reader = hiredis.Reader() if replies and self._reads else None

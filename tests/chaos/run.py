@@ -27,6 +27,7 @@ from tests.chaos.load import Load
 from tests.chaos.operators import Operators
 from tests.chaos.report import report, summary
 from tests.chaos.survivors import Survivors
+from tests.chaos.undo import NAMES
 
 SETTLE = 45.0  #: seconds that everything has to finish in, once nothing breaks any more
 BACKLOG = 150  #: unfinished jobs above which producers wait
@@ -67,17 +68,19 @@ class Run:
         progress: bool,
         settle: float = SETTLE,
         mixed: bool = True,
+        undone: str | None = None,
     ) -> None:
         self.seed, self.seconds, self.kind = seed, seconds, kind
         self._only = only
         self._settle = settle
         self._mixed = mixed
         self._progress = progress
+        self._undone = undone
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
 
     async def go(self) -> Outcome:
         began, rng = time.monotonic(), random.Random(self.seed)
-        crew = Crew(self.folder, kind=self.kind)
+        crew = Crew(self.folder, kind=self.kind, undone=self._undone)
         try:
             crew.start()
             return await self._work(crew, rng, began)
@@ -85,10 +88,10 @@ class Run:
             crew.end()
 
     async def _work(self, crew: Crew, rng: random.Random, began: float) -> Outcome:
-        app, hands = tasks.make_apps(crew.name, crew.networks["P"].url, "1")
+        app, hands = tasks.make_apps(crew.name, crew.networks["P"].url)
         failover = self.kind == "failover"
         load = Load(app, hands, crew.ledger, random.Random(rng.random()), failover=failover, mixed=self._mixed)
-        faults = Faults(crew, random.Random(rng.random()), kind=self.kind, only=self._only)
+        faults = Faults(crew, [app, hands], random.Random(rng.random()), kind=self.kind, only=self._only)
         operators = Operators(app, load, crew.ledger, random.Random(rng.random()))
         survivors = Survivors(crew)
         try:
@@ -165,9 +168,10 @@ def run_seed(
     only: Sequence[str] = (),
     progress: bool = False,
     mixed: bool = True,
+    undone: str | None = None,
 ) -> Outcome:
     """For tests, too; the ledger is kept if something is wrong."""
-    run = Run(seed, seconds, kind or kind_of(seed), only, progress=progress, mixed=mixed)
+    run = Run(seed, seconds, kind or kind_of(seed), only, progress=progress, mixed=mixed, undone=undone)
     outcome = asyncio.run(run.go())
     if progress:
         print("\r\x1b[K", end="", file=sys.stderr)
@@ -187,6 +191,7 @@ def main() -> int:
     parser.add_argument(
         "--settle", type=float, default=SETTLE, help=f"seconds to come to rest in; {SETTLE:g} if not said"
     )
+    parser.add_argument("--undo", choices=NAMES, help="run workers without this mend: there should be violations")
     parser.add_argument("--keep", action="store_true", help="keep the ledger also if all is well")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that whatever was started is ended
@@ -199,6 +204,7 @@ def main() -> int:
             arguments.only,
             progress=True,
             settle=arguments.settle,
+            undone=arguments.undo,
         )
         outcome = asyncio.run(run.go())
         outcomes.append(outcome)

@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from penstock import Penstock
+from penstock.engine.engine import CRASHES
 from penstock.engine.read.views import JobRecord, Views
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.doctor import examine
 from penstock.errors import PenstockError
 from penstock.model.codec import decode_any
 from penstock.model.header import FINISHED
-from tests.chaos.attempts import Attempt, History
+from tests.chaos.attempts import Attempt, History, pid_of
 from tests.chaos.checks import Violation
+from tests.chaos.crew import KILLER
 from tests.engine.factories import raw
 
 AT_ONCE = 50
@@ -91,11 +93,23 @@ def _check_job(
             yield Violation(
                 "charged", name, f"attempt {charge.number} of {charge.worker} as a crash: {charge.error}", since
             )
+    if header.task == KILLER:
+        yield from _check_killer(name, record, since, returns=history.sent[name]["after"] is not None)
     if header.reason == "crash_loop":
         hit = [one for one in attempts if history.died(one) or history.may_be_lost(one, one.end + 10**9)]
-        if len(hit) < 3:
-            text = f"buried as crash_loop, but only {len(hit)} of its {len(attempts)} starts were hit: {attempts}"
+        hits = len(hit) + _charged_unstarted(history, record, attempts)
+        if hits < CRASHES:
+            text = f"buried as crash_loop, but only {hits} of its leases were hit: {attempts}"
             yield Violation("crash loop", name, text, since, attempts[-1].end if attempts else since)
+
+
+def _check_killer(name: str, record: JobRecord, since: int, *, returns: bool) -> Iterator[Violation]:
+    """It was buried after so many crashes, unless it was cancelled, or settled before its process died."""
+    header = record.header
+    is_buried = header.state == "dead" and (header.reason, header.crashes) == ("crash_loop", CRASHES)
+    if not (is_buried or header.state == "cancelled" or (returns and header.state == "done")):
+        text = f"it kills its process, and is {header.state} ({header.reason}) after {header.crashes} crashes"
+        yield Violation("killer", name, text, since)
 
 
 def _check_winner(name: str, record: JobRecord, attempts: list[Attempt]) -> Iterator[Violation]:
@@ -108,11 +122,23 @@ def _check_winner(name: str, record: JobRecord, attempts: list[Attempt]) -> Iter
 
 def _has_cause(history: History, worker: str, attempts: list[Attempt]) -> bool:
     """Whether its worker, or its own process, died or may have lost its lease."""
-    parts = worker.rsplit("-", 2)
-    pid = int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else 0
+    pid = pid_of(worker)
     groups = {one.group for one in history.attempts if one.holder == pid}
     hit = any(history.losses.get(group) for group in groups) or bool(history.starved)
-    return hit or pid in history.deaths or any(one.holder == pid and history.died(one) for one in attempts)
+    return (
+        hit
+        or worker in history.reaped
+        or pid in history.deaths
+        or any(one.holder == pid and history.died(one) for one in attempts)
+    )
+
+
+def _charged_unstarted(history: History, record: JobRecord, attempts: list[Attempt]) -> int:
+    """How often a worker that did not start it lost it with its lease: whoever reaps it cannot know that."""
+    groups = {one.holder: one.group for one in history.attempts}
+    pids = [pid_of(charge.worker.split("\x1f")[0]) for charge in record.attempts if charge.outcome == "crash"]
+    unstarted = [pid for pid in pids if pid not in {one.holder for one in attempts}]
+    return sum(bool(history.losses.get(groups.get(pid, "")) or history.starved) for pid in unstarted)
 
 
 async def check_batches(app: Penstock, history: History, *, kind: str) -> list[Violation]:

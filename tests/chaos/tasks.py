@@ -1,14 +1,18 @@
 """The application that workers run. What a job does is in its arguments; that it did it is in the ledger.
 
-The environment says CHAOS_NAME, CHAOS_URL, CHAOS_LEDGER, CHAOS_GROUP (which start of which worker), CHAOS_VERSION.
+The environment says CHAOS_NAME, CHAOS_URL, CHAOS_LEDGER, CHAOS_GROUP (which start of which worker), and CHAOS_LACKS
+(tasks that this code does not know).
 """
 
 import asyncio
 import contextlib
+import datetime as dt
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import Any
 
 from penstock import BatchStatus, Bury, Penstock, Retry, Snooze, current_job
 from penstock.api.context import JobContext
@@ -72,6 +76,27 @@ async def old(seconds: float, fails: int = 0, how: str = "raise") -> int:
         return act(job, fails, how)
 
 
+class Deadly(dt.tzinfo):
+    """A time in this zone kills its process when it is encoded."""
+
+    def utcoffset(self, _when: dt.datetime | None) -> dt.timedelta:
+        _die()
+        return dt.timedelta()
+
+
+async def returns_and_dies(after: float | None = None) -> Any:
+    """Its process dies while its result is encoded; or `after` so many seconds, and it may be settled by then."""
+    with noted(current_job()) as job:
+        if after is None:
+            return dt.datetime.now(Deadly())  # type: ignore[abstract]
+        asyncio.get_running_loop().call_later(after, _die)
+        return job.fence
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def told(status: BatchStatus) -> int:
     with noted(current_job()) as job:
         ledger.note(
@@ -96,14 +121,13 @@ async def by_hand(seconds: float, fails: int = 0, how: str = "raise") -> int:
     raise NotImplementedError
 
 
-def make_apps(name: str, url: str, version: str) -> tuple[Penstock, Penstock]:
+def make_apps(name: str, url: str, lacks: Container[str] = ()) -> tuple[Penstock, Penstock]:
     """The app, and another for what streams take: it is stored apart, so that no worker takes it from them."""
     app = Penstock(name, url=url)
-    for task in (quick, thread, told):
-        app.task(name=task.__name__, backoff=BACKOFF)(task)
+    for task in (quick, thread, told, old, returns_and_dies):
+        if task.__name__ not in lacks:
+            app.task(name=task.__name__, backoff=BACKOFF)(task)
     app.task(name="apart", backoff=BACKOFF, executor="process")(apart)
-    if version == "1":
-        app.task(name="old", backoff=BACKOFF)(old)
     app.every("1s", id="ticks")(app.task(name="tick", backoff=BACKOFF)(tick))
     hands = Penstock(f"{name}-hands", url=url, lease=os.environ.get("CHAOS_STREAM_LEASE", "2s"))
     hands.task(name="by_hand", backoff=BACKOFF)(by_hand)
@@ -113,6 +137,6 @@ def make_apps(name: str, url: str, version: str) -> tuple[Penstock, Penstock]:
 app, hands = make_apps(
     os.environ.get("CHAOS_NAME", "chaos"),
     os.environ.get("CHAOS_URL", "redis://127.0.0.1:1"),
-    os.environ.get("CHAOS_VERSION", "1"),
+    os.environ.get("CHAOS_LACKS", "").split(),
 )
 APART = app.tasks["apart"]  #: where a process of its own looks for it

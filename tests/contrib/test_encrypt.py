@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import sys
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -250,6 +251,14 @@ def test_a_value_is_compressed_only_if_it_is_large_and_that_makes_it_smaller() -
     assert codecs.seal("result", random, "t", "a") is random
     assert codecs.seal("result", b"x" * 1024, "t", "a") == b"x" * 1024
     assert Codecs("other").open("result", packed, "u", "b") == large  # no key needed
+
+
+def test_codecs_are_not_undone_without_end() -> None:
+    codecs, data = Codecs("shop", [Compressed(over=0)]), b"x" * 1_000
+    for _ in range(20):
+        data = encode(msgspec.msgpack.Ext(90, zlib.compress(data)))
+    with pytest.raises(PenstockError, match="more than 8 times"):
+        codecs.open("result", data, "t", "a")
 
 
 def test_what_was_compressed_cannot_become_more_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,7 +581,13 @@ async def test_an_app_that_accepts_no_plain_arguments_runs_only_what_was_made_wi
             await forged.using(tags=["x"]).enqueue("eve"),
             await forged.using(executor="thread").enqueue("eve"),
         ]
-        # Also not as a batch's status would come.
+        # Also not behind another codec, which needs no key, nor as a batch's status would come.
+        squeezed = Codecs(name, [Compressed(over=0)]).seal_payload(
+            forged.call("eve" * 50).job.payload, "pay", "squeezed"
+        )
+        assert has_sealed_arguments(squeezed)
+        await forger.client.engine.enqueue([NewJob("squeezed", forged.call("").job.header, squeezed)])
+        bad.append(forged.job("squeezed"))
         packed = encode(Envelope(msgspec.Raw(encode({"to": "eve", "status": {}})), status="status"))
         await forger.client.engine.enqueue([NewJob("forged", forged.call("").job.header, packed)])
         bad.append(forged.job("forged"))
@@ -725,10 +740,10 @@ def test_the_sandbox_shows_what_was_enqueued_and_runs_it_inline(single: Any) -> 
 async def test_a_codec_of_ones_own_is_used(url: str, unhandled: list[Any]) -> None:
     class Reversed:
         code = 85
-        kinds = ("arguments", "result")
+        kinds = ("arguments", "result", "log")
 
         def seal(self, data: bytes, about: About) -> bytes:
-            return data[::-1]
+            return data if about.kind == "log" else data[::-1]
 
         def open(self, data: bytes, about: About) -> bytes:
             return data[::-1]
@@ -737,6 +752,7 @@ async def test_a_codec_of_ones_own_is_used(url: str, unhandled: list[Any]) -> No
 
         @app.task
         async def echo(text: str) -> str:
+            current_job().log("as it is")
             return text
 
         job = await echo.enqueue("hello")
@@ -745,4 +761,5 @@ async def test_a_codec_of_ones_own_is_used(url: str, unhandled: list[Any]) -> No
         assert b"hello" not in stored
         await app.run_until_idle()
         assert await job.result() == "hello"
+        assert [line.text for line in await job.log()] == ["as it is"]
         await (await raw(app.client.engine)).delete(*app.client.engine.all_keys())

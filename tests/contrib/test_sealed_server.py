@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -350,3 +351,34 @@ async def test_workers_without_the_new_key_leave_its_jobs_to_those_that_have_it(
         assert await audit(app.client.engine) == []
     for worker in (old, new):
         assert worker.poll() is None
+
+
+async def test_the_command_line_opens_what_the_app_has_the_key_of_and_says_what_is_sealed(fleet: Fleet) -> None:
+    def shown(*arguments: str, keys: tuple[str, ...] = ("november",)) -> str:
+        environment = {"PENSTOCK_URL": fleet.url, "NAMESPACE": fleet.name, "LEDGER": str(fleet.ledger)}
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *arguments],
+            cwd=fleet.folder,
+            env=os.environ | environment | {"PENSTOCK_KEYS": _variable(*keys)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+    async with fleet.app("november") as app:
+        worker = fleet.start("november")
+        done, failed = await app.tasks["tasks:echo"].enqueue(CANARY), await app.tasks["tasks:bury"].enqueue(CANARY)
+        await done.result(timeout=60)
+        await eventually(partial(_is_dead, failed), within=30)
+        fleet.stop(worker)
+        for id_, words in ((done.id, f'"{CANARY}"'), (failed.id, f"buried {CANARY}")):
+            assert words in await asyncio.to_thread(shown, "job", "show", id_, "--app", "tasks:app")
+            hidden = await asyncio.to_thread(shown, "job", "show", id_, "--namespace", fleet.name)
+            assert CANARY not in hidden
+            assert "(sealed, november)" in hidden
+        report = await asyncio.to_thread(shown, "doctor", "--app", "tasks:app")
+        assert re.search(r"sealed with +november \(\d+ values\)", report), report
+        other = await asyncio.to_thread(partial(shown, "doctor", "--app", "tasks:app", keys=("may",)))
+        assert "this app does not have it" in other

@@ -146,6 +146,34 @@ async def test_a_step_of_the_timer_that_always_fails_slows_no_other(
     await app.run_until_idle()
 
 
+@pytest.mark.parametrize("step", ["promote", "expire", "admit", "due_crons", "do_chores", "reap", "prune"])
+async def test_a_step_of_the_timer_whose_answer_cannot_be_read_stops_no_other(
+    app: Penstock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    engine, ticked, shop = app.client.engine, asyncio.Event(), Shop(app)
+    called = getattr(engine, step)
+
+    @app.task(name="tick")
+    async def tick() -> None:
+        ticked.set()
+
+    def unreadable(*args: Any, **options: Any) -> Any:
+        call = called(*args, **options)
+        return engine.script_client.call(step, call.args, lambda raw: int(b"what is this"))
+
+    monkeypatch.setattr(timer, "PRUNE_INTERVAL", 0.2)
+    monkeypatch.setattr(engine, step, unreadable)
+    async with app.worker(lease="300ms"):
+        await eventually(lambda: f"{step} failed, and is tried again" in caplog.text)
+        await app.schedule("each").set(tick.call(), every="300ms")
+        job = await shop.due.using(delay=0.2).enqueue(time.time() + 0.2)
+        await in_state(job, "done")
+        if step != "due_crons":
+            async with asyncio.timeout(10):
+                await ticked.wait()
+    assert "the timer failed" not in caplog.text
+
+
 @pytest.fixture
 async def unheard() -> AsyncIterator[tuple[Server, Shop]]:
     """A shop whose user may not subscribe."""

@@ -149,14 +149,21 @@ def read_ticked(raw: list[Any]) -> tuple[str, int]:
 
 def read_due_crons(raw: list[Any]) -> DueCrons:
     rows = zip(raw[2::3], raw[3::3], raw[4::3], strict=True)
-    return DueCrons(int(raw[0]), int(raw[1]), [due_cron(schedule.decode(), *row) for schedule, *row in rows])
+    return DueCrons(int(raw[0]), int(raw[1]), [_due_cron(*row) for row in rows])
+
+
+def _due_cron(schedule: bytes, spec: bytes, standing: bytes) -> DueCron:
+    try:
+        return due_cron(schedule.decode(), spec, standing)
+    except UnicodeDecodeError:
+        return DueCron(repr(schedule), None, None)
 
 
 def due_cron(schedule: str, spec: bytes, standing: bytes) -> DueCron:
     """A schedule; its spec or standing is None if this version cannot read it."""
     try:
         return DueCron(schedule, unpack(spec), unpack_standing(standing))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return DueCron(schedule, None, None)
 
 

@@ -23,6 +23,7 @@ Kind = Literal["arguments", "result", "error", "log", "progress"]
 SEALED: Final = 80  #: the extension of `penstock.contrib.encrypt.Sealed`
 COMPRESSED: Final = 90  #: of `Compressed`
 MAX_INFLATED: Final = 64 * 2**20  #: bytes that a compressed value may become
+_MAX_LAYERS: Final = 8  #: codecs around one value
 _CODES: Final = range(80, 100)  #: extensions of codecs
 _TEXT: Final = "sealed:"
 _ONLY_ARGUMENTS: Final = 0x91  #: the first byte of a payload with nothing but arguments
@@ -81,7 +82,9 @@ class Codecs:
         kinds: tuple[Kind, ...] = ("arguments", "result", "error", "log", "progress")
         self._of_kind = {kind: tuple(codec for codec in codecs if kind in codec.kinds) for kind in kinds}
         self.codecs = tuple(codecs)
-        self.refuses_plain = any(not getattr(codec, "accepts_plain", True) for codec in codecs)
+        #: the codecs without which no arguments are accepted
+        self._required = [codec.code for codec in codecs if not getattr(codec, "accepts_plain", True)]
+        self.refuses_plain = bool(self._required)
 
     def __bool__(self) -> bool:
         return bool(self.codecs)
@@ -114,7 +117,9 @@ class Codecs:
     def seal_text(self, kind: Kind, text: str, task: str, job_id: str) -> str:
         if not self._of_kind[kind]:
             return text
-        return _TEXT + base64.b64encode(self.seal(kind, text.encode(), task, job_id)).decode()
+        plain = text.encode()
+        sealed = self.seal(kind, plain, task, job_id)
+        return text if sealed is plain else _TEXT + base64.b64encode(sealed).decode()
 
     def seal_progress(self, progress: str, task: str, job_id: str) -> str:
         """Done and total stay readable."""
@@ -147,9 +152,11 @@ class Codecs:
 
     def open(self, kind: Kind, data: bytes, task: str, job_id: str) -> bytes:
         """The value again; UnknownKey if this process lacks the key, CannotOpen if the bytes are not what they were."""
-        while data[:1] in _FIRST_BYTES and (found := _extension(data)) is not None:
+        for _ in range(_MAX_LAYERS):
+            if data[:1] not in _FIRST_BYTES or (found := _extension(data)) is None:
+                return data
             data = self._open_one(*found, About(self.namespace, task, job_id, kind))
-        return data
+        raise CannotOpen(f"codecs were applied more than {_MAX_LAYERS} times")
 
     def _open_one(self, code: int, data: bytes, about: About) -> bytes:
         codec = self._by_code.get(code)
@@ -168,16 +175,21 @@ class Codecs:
 
     def open_envelope(self, payload: bytes, task: str, job_id: str) -> Envelope:
         """What is in a payload, with its arguments opened if they were sealed; CannotOpen if they had to be."""
+        if self._required:
+            self._check_sealed(open_envelope(payload))
         if not has_sealed_arguments(payload):
-            envelope = open_envelope(payload)
-            if self.refuses_plain and not _is_batch_status(envelope):
-                raise CannotOpen("its arguments are not sealed, and this app runs no such job")
-            return envelope
+            return open_envelope(payload)
         if payload[0] == _ONLY_ARGUMENTS:
             return Envelope(msgspec.Raw(self.open("arguments", payload[1:], task, job_id)))
         envelope = open_envelope(payload)
         packed = self.open("arguments", bytes(envelope.args), task, job_id)
         return msgspec.structs.replace(envelope, args=msgspec.Raw(packed))
+
+    def _check_sealed(self, envelope: Envelope) -> None:
+        """The last codec is the outermost: whatever else is wrapped around arguments, anybody could have done."""
+        found = _extension(bytes(envelope.args))
+        if (found is None or found[0] not in self._required) and not _is_batch_status(envelope):
+            raise CannotOpen("its arguments are not sealed, and this app runs no such job")
 
     def open_payload(self, payload: bytes, task: str, job_id: str) -> bytes:
         """The payload as it was before its arguments were sealed."""
@@ -237,11 +249,12 @@ class Codecs:
 
     def shown_header(self, header: Header, job_id: str) -> Header:
         """The header with the message of its progress opened."""
-        if _TEXT not in header.progress:
-            return header
-        return msgspec.structs.replace(header, progress=self.shown_progress(header.progress, header.task, job_id))
+        shown = self.shown_progress(header.progress, header.task, job_id)
+        return header if shown is header.progress else msgspec.structs.replace(header, progress=shown)
 
     def shown_progress(self, progress: str, task: str, job_id: str) -> str:
+        if _TEXT not in progress:
+            return progress
         try:
             done, total, message = json.loads(progress)
             return json.dumps([done, total, self.shown_text("progress", message, task, job_id)])

@@ -178,9 +178,7 @@ class Fetcher:
             self._session.lose(registration.name)
         elif not registration.calls.mark_answered(number):  # a pushed job had answered this call before it was made
             self._may_have_work = True
-        elif (
-            registration is self._session.registration and not registration.is_lost
-        ):  # else all its jobs belong to other workers now
+        elif registration is self._session.registration and not registration.is_lost:  # else others have its jobs
             self._was_full = leased.again or len(leased.leases) >= want
             self._may_have_work = self._may_have_work or self._was_full
             self._slots.start(leased, registration.name, number)

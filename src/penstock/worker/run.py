@@ -5,7 +5,7 @@ import contextvars
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -130,7 +130,8 @@ class Runner:
             return outcome_of(lease, error, retry_policy(task.options, envelope), hide)
         finally:
             if running.context.unsent:
-                await running.context.flush()
+                with suppress(asyncio.CancelledError):  # the job has ended, and is settled as it ended
+                    await running.context.flush()
 
     async def _call(
         self,

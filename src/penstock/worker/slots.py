@@ -76,7 +76,8 @@ class Slots:
             running.has_begun = True
             outcome: Outcome = await self._runner.run(running) if held and not running.is_stopped else Released()
         except BaseException as error:  # noqa: BLE001  (whatever it was, the slot must be given back and the job settled)
-            outcome = Buried("worker_error", describe_error(error))
+            is_ours = running.is_stopped and isinstance(error, asyncio.CancelledError)
+            outcome = Released() if is_ours else Buried("worker_error", describe_error(error))
         if type(outcome) is not Completed or log.isEnabledFor(logging.DEBUG):
             try:
                 log_outcome(running.lease, outcome)

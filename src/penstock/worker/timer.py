@@ -144,7 +144,7 @@ class Timer:
             if isinstance(raw, Exception):
                 self._postpone(step, raw, now)
             else:
-                await self._apply(step, calls[step].decode(raw), now)
+                await self._do_alone(step, self._apply(step, calls[step], raw, now))
 
     def _calls(self, ended_crons: list[str]) -> "dict[str, ScriptCall[Any]]":
         return {
@@ -155,7 +155,8 @@ class Timer:
             "do_chores": self._engine.do_chores(),
         }
 
-    async def _apply(self, step: str, answer: Due | DueCrons | Chores, now: float) -> None:
+    async def _apply(self, step: str, call: "ScriptCall[Due | DueCrons | Chores]", raw: object, now: float) -> None:
+        answer = call.read(raw)
         # The server read its clock after `now`, so a wake-up is too early rather than too late.
         self._clock_offset = now - answer.now / 1000
         if answer.next >= 0:

@@ -45,6 +45,22 @@ async def test_a_schedule_that_this_version_cannot_read_comes_without_its_conten
     await client.hset(engine.keys("crons"), "spec\x1fa", spec)
 
 
+async def test_text_that_is_not_utf8_spoils_one_schedule_only(engine: Engine, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        await set_cron(engine, clock, name, new_spec())
+    client, crons, ticks = await raw(engine), engine.keys("crons"), engine.keys("ticks")
+    spec, state = await client.hmget(crons, "spec\x1fa", "state\x1fa")
+    await client.hset(crons, "spec\x1fa", spec.replace(b"every", b"ev\xffry"))
+    await client.hset(crons, mapping={b"spec\x1f\xff": spec, b"state\x1f\xff": state})
+    await client.zadd(ticks, {b"\xff": 1})
+    clock.advance(1_000)
+    found = {cron.id: cron.spec is not None for cron in (await engine.due_crons()).crons}
+    assert found == {"a": False, "b": True, "c": True, "b'\\xff'": False}
+    await client.hset(crons, "spec\x1fa", spec)
+    await client.hdel(crons, b"spec\x1f\xff", b"state\x1f\xff")
+    await client.zrem(ticks, b"\xff")
+
+
 async def test_schedules_that_are_not_due_come_if_asked_for_and_ticks_wait(engine: Engine, clock: Clock) -> None:
     spec = new_spec(60_000, overlap="queue")
     for name in ("a", "b"):

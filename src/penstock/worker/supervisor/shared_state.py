@@ -67,6 +67,8 @@ class SharedState:
     @staticmethod
     def make_file() -> int:
         """A file without a name; the first to map it gives it its size."""
+        if hasattr(os, "memfd_create"):  # Linux: a container may have no directory that can be written to
+            return os.memfd_create("penstock")
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())
 

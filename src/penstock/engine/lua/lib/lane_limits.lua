@@ -2,6 +2,8 @@
 -- bucket of tokens: it fills with time, up to the burst, and each start takes as many tokens as the job costs.
 
 local request = require 'request'
+local keys = require 'keys'
+local writes = require 'writes'
 
 local M = {}
 
@@ -38,6 +40,15 @@ function M.declare(lane, rest)
   if lane.paused then lane.limit = 0 end
   if lane.rate then add_tokens(lane) end
   return differs
+end
+
+-- store_settings(name, limit, paused): sets by hand what this lane allows. With a limit of -1, its jobs declare it.
+function M.store_settings(name, limit, paused)
+  if limit < 0 and paused == 0 then
+    writes.delete(keys.limits, name)
+  else
+    writes.set(keys.limits, name, cmsgpack.pack({ limit, paused }))
+  end
 end
 
 -- cost_of(spec) → how many tokens a start of the job takes.

@@ -1,7 +1,7 @@
 -- The record of a lane: how a lane is stored in the hash `lanes`, and what it is while a call deals with it.
 --
--- What is stored is a msgpack list: use, tokens, at, declared, differs; then for each queue its name and its row, which
--- is waiting, worst and shown. A lock that belongs to a job has -1 as `use` (lib/lock_owners.lua).
+-- What is stored is a msgpack list: use, tokens, at, declared, differs; then for each queue its name, waiting, worst
+-- and shown. A lock that belongs to a job has -1 as `use` (lib/lock_owners.lua).
 -- In a call a lane is a table:
 --   name       as in the spec of a job
 --   use        how many of its slots are taken
@@ -12,7 +12,7 @@
 --              none of these has a priority above `worst`
 --   limit, rate, burst, kind   what it allows now; kind is nothing, ordered or hold (lib/lane_limits.lua)
 --   set, paused                what was set by hand; -1 and false if nothing was
---   rest       what was last declared, behind its name; nothing if this call did not ask what it allows
+--   rest       the text that limit, rate, burst and kind come from; nothing if this call did not need them
 --   had_rate   did it have a rate when it was stored?
 --   stored     what was stored when this call began
 --   changed    must it be stored, although `rest` is nothing?
@@ -28,7 +28,7 @@ local HUGE_LIST = 221   -- mark of msgpack: a list whose length follows in four 
 local FIRST_VALUES = 5  -- values in front of the rows
 local MAX_VALUES = 400  -- that a function is given at once; a row has four values
 
--- add_rows(rows, queue, waiting, worst, shown, …) → the rows, to which these are added.
+-- add_rows(rows, queue, waiting, worst, shown, …) → the rows, after these and those that follow were added.
 -- Here and below, `+ 0` and `.. ''` raise an error if the value has another type.
 local function add_rows(rows, queue, waiting, worst, shown, ...)
   if not queue then return rows end
@@ -38,8 +38,8 @@ local function add_rows(rows, queue, waiting, worst, shown, ...)
   return add_rows(rows, ...)
 end
 
--- lane_with(name, _, …) → a lane with these values. What is ignored is the position that unpack_limit returns
--- first.
+-- lane_with(name, _, …) → a lane with these values. The second argument is a position, which unpack_limit returns
+-- before them.
 local function lane_with(name, _, use, tokens, at, declared, differs, ...)
   return {
     name = name, use = use + 0, tokens = tokens, at = at + 0, declared = declared .. '', differs = differs .. '',

@@ -1,6 +1,6 @@
--- The jobs that a lane holds, as they will be after this call: the members of `held` without those that the call
--- removes, and with those that it adds. It writes only at its end, so `held` itself does not show its changes before.
--- Members are in rows, by lane and queue. The name of a row is how they begin: lane SEP queue SEP.
+-- The jobs that a lane holds, as they will be after this call: the members of `held`, without those that the call
+-- removes and with those that it adds. A call writes only at its end, so `held` itself does not show these changes yet.
+-- A row has the members of one lane and queue. Its name is how they begin: lane SEP queue SEP.
 
 local request = require 'request'
 local keys = require 'keys'
@@ -14,7 +14,7 @@ function M.reset()
   departed = {}     -- member → true, if it left
   n_departed = {}   -- row → how many of its members are in `departed`
   row_heads = {}    -- row → its first members, as last read; the first `gone` of them have left since
-  passed = {}       -- row → the last of the members that left from its head, in order; they are not in `departed`
+  passed = {}       -- row → the last member that left from its head; those up to it are not in `departed`
   M.added = {}      -- row → member → true, if this call added it
 end
 

@@ -40,15 +40,6 @@ function M.unpack_list(raw)
   return ok and type(list) == 'table' and list or {}
 end
 
--- store_settings(name, limit, paused): this is set by hand for the lane. A limit of -1 is what jobs declare.
-function M.store_settings(name, limit, paused)
-  if limit < 0 and paused == 0 then
-    writes.delete(keys.limits, name)
-  else
-    writes.set(keys.limits, name, cmsgpack.pack({ limit, paused }))
-  end
-end
-
 -- row(lane, queue) → its row for this queue.
 function M.row(lane, queue)
   local row = lane.lines[queue]
@@ -210,15 +201,15 @@ local function keeps_turn(h, i, state)
     or (state == 'dead' and record.lane_kinds[h[LANES][i]] == 'hold')
 end
 
--- wait_in(h, at): the lane at this position becomes the job's home with its next transition. If it is not the ordered
--- lane, the job takes its turn in that one.
+-- wait_in(h, at): with its next transition, the lane at this position becomes the job's home. If the job has an
+-- ordered lane besides, it takes the turn there.
 function M.wait_in(h, at)
   local ordered = M.turn_lane(h)
   h.home = at
   if ordered and ordered ~= at and h[TURN] == 0 and h[STATE] ~= 'running' then h.turn = ordered end
 end
 
--- claim_turn(id, h): the transition of a job that takes its turn so.
+-- claim_turn(id, h): the job takes the turn that wait_in() has noted.
 function M.claim_turn(id, h)
   h[TURN], h.turn = h.turn, nil
   occupy(M.of(h[LANES][h[TURN]]), id)

@@ -18,12 +18,14 @@ function M.reset()
   forms_of = {}   -- queue → its forms
 end
 
--- An owned lock is stored as any lane would be that shows this job (lib/lane_record.lua), but with -1 as `use`, and
--- with five bytes for the number of jobs that wait. That is its head, which follows from the queue; the number, in
--- the last four of these bytes; the owner's mark; and the owner's id. Head and number are called its start.
+-- An owned lock is stored as a lane that shows only the owner (lib/lane_record.lua), with two differences: its `use` is
+-- -1, and the number of jobs that wait always has five bytes: a mark, and the number in four. The parts are called:
+--   head     everything up to that mark; it follows from the queue
+--   start    the head and the number
+--   owner    the owner's mark (its priority, and the length of its id) and its id
 
--- forms(queue) → what owned locks of this queue have in common: `head`, and its size; under a number of waiting
--- jobs the start with that number; and under a start what turn_of() says of it.
+-- forms(queue) → what owned locks of this queue have in common: `head` and its size; forms[number of waiting jobs] is
+-- their start, and forms[start] their turn.
 function M.forms(queue)
   local forms = forms_of[queue]
   if not forms then
@@ -34,7 +36,7 @@ function M.forms(queue)
   return forms
 end
 
--- owner_mark(priority, id) → what is stored in front of the owner's id: its priority, and the length of the id.
+-- owner_mark(priority, id) → what is stored in front of the owner's id.
 function M.owner_mark(priority, id) return string.char(priority, 160 + #id) end
 
 -- start_of(forms, n) → the start of a lock for which n jobs wait.
@@ -44,10 +46,10 @@ function M.start_of(forms, n)
   return start
 end
 
--- turn_of(forms, start) → what locks with this start have in common when their owner has run and the next job is to
--- be shown; nothing if this is no such start.
+-- turn_of(forms, start) → the turn of locks with this start: what they have in common when their owner has run;
+-- nothing if no owned lock starts so.
 --   queue, waiting   the queue, and how many jobs wait
---   after            the start of the lock when the next job is shown; nothing if none waits
+--   after            the start of the lock once the next job is its owner; nothing if none waits
 --   row              what is between the lane and the rank in a member of `held`
 --   id_offset        where the id begins in such a member, counted from the end of the lane's name
 function M.turn_of(forms, start)
@@ -95,7 +97,7 @@ function M.disown(lane)
   end
 end
 
--- recall(lane): adds the jobs to its waiters that this call put into `held` while the lock was text.
+-- recall(lane): tells lib/lane_waiters.lua of the jobs that this call put into `held` while the lock was text.
 function M.recall(lane)
   local row_start = lane.name .. SEP
   for member, score in pairs(writes.later[keys.held] or {}) do

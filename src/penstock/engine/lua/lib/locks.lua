@@ -1,6 +1,6 @@
--- Locks that only one queue uses, as most are. Such a lock belongs to the job that it shows, its owner, from when the
--- job is shown until it has run. So lease need not look at the lock at all. The record of the lock names its owner
--- (lib/lock_owners.lua), and the owner's record begins with OWNER_FRONT instead of READY_FRONT.
+-- Locks that only one queue uses, as most are. Such a lock belongs to the job that it shows, its owner, until that job
+-- has run. So lease need not look at the lock at all. The record of the lock names its owner (lib/lock_owners.lua), and
+-- the owner's record begins with OWNER_FRONT instead of READY_FRONT.
 --
 -- Here enqueue and complete read and write such locks as text, many at once. Any other call decodes the lock
 -- (lanes.decode). It is an ordinary lane from then on, until enqueue or complete shows a job of it and makes that its
@@ -31,8 +31,8 @@ function M.reset()
 end
 
 -- enter(name, kind, id) → ready or held: what becomes of a new job of this kind, without a header, that asks for
--- this lock. Nothing if it is dealt with like any lane: no lock, one that another queue uses, or one whose owner
--- comes after the job.
+-- this lock. Nothing if the lane has to be decoded: it is no lock, another queue uses it, or its owner would come
+-- after the new job.
 function M.enter(name, kind, id)
   local priority, text = kind[PRIORITY], texts[name]
   if priority > 99 or kind[BATCH] ~= '' or #id > 31 or lanes.decoded[name] or record.lane_name(name) ~= name then
@@ -71,7 +71,8 @@ function M.free(name, forms, id)
 end
 
 -- next_of_freed(names, from) → the next waiters of the locks that were freed and follow each other from this
--- position on: as members of `held`, and as ids. A member may be one of another lock or queue: show_freed notices.
+-- position on: as members of `held`, and as ids. A member may belong to another lock or queue, which show_freed
+-- notices.
 local function next_of_freed(names, from)
   local members, ids, n, sub = {}, {}, 0, string.sub
   for i = from, math.min(#names, from + MAX_FREED - 1) do
@@ -115,8 +116,8 @@ function M.show_freed(names, from)
       break
     end
     local since, size, _, _, label_size, lane_size, rare_size = numbers(SINCE_TO_RARE, packed, SINCE_AT)
-    local label = sub(packed, LABEL_AT, SHORTEST_RECORD + label_size)
-    local lane_end = SHORTEST_RECORD + label_size + lane_size
+    local label_end = SHORTEST_RECORD + label_size
+    local label, lane_end = sub(packed, LABEL_AT, label_end), label_end + lane_size
     if rare_size > 0 or #packed < lane_end + ARRIVAL_SIZE then break end
     local arrival = numbers(TIME_FORMAT, packed, lane_end + 1)
     local low = arrival % 256

@@ -14,6 +14,7 @@ local batches = require 'batches'
 local events = require 'events'
 local finish = require 'finish'
 local jobs = require 'jobs'
+local lane_limits = require 'lane_limits'
 local lanes = require 'lanes'
 local transition = require 'transition'
 local writes = require 'writes'
@@ -24,7 +25,7 @@ local M = {}
 -- set_limit(name, limit): the lane of the batch has this limit.
 local function set_limit(name, limit)
   local paused = tonumber(lanes.unpack_list(call('HGET', keys.limits, name))[2]) or 0
-  lanes.store_settings(name, limit, paused)
+  lane_limits.store_settings(name, limit, paused)
   lanes.fetch({ name })
   lanes.decode(name).set = limit
 end

@@ -12,6 +12,7 @@ local request = require 'request'
 local keys = require 'keys'
 local events = require 'events'
 local finish = require 'finish'
+local lane_limits = require 'lane_limits'
 local lanes = require 'lanes'
 local call = request.call
 
@@ -32,7 +33,7 @@ function M.run()
   local settings = lanes.unpack_list(call('HGET', keys.limits, name))
   local limit = tonumber(request.args[2]) or settings[1] or -1
   local paused = tonumber(request.args[3]) or settings[2] or 0
-  lanes.store_settings(name, limit, paused)
+  lane_limits.store_settings(name, limit, paused)
   lanes.fetch({ name })
   local lane = lanes.decode(name)
   lane.set, lane.paused = limit, paused == 1
