@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.engine.engine import CRASHES
+from penstock.engine.engine import MAX_CRASHES
 from penstock.worker.run import SUSPECT_CRASHES
 from tests.chaos.attempts import SOON, Attempt, History, Line
 from tests.chaos.crew import KILLER
@@ -103,8 +103,8 @@ def killers(history: History) -> Iterator[Violation]:
         if history.sent.get(name, {}).get("task") != KILLER:
             continue
         for attempt in attempts:
-            if attempt.number > CRASHES:
-                text = f"it has killed its process {CRASHES} times, and ran again: {attempt}"
+            if attempt.number > MAX_CRASHES:
+                text = f"it has killed its process {MAX_CRASHES} times, and ran again: {attempt}"
                 yield Violation("killer", name, text, attempts[0].start, attempt.start)
 
 

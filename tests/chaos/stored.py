@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from penstock import Penstock
-from penstock.engine.engine import CRASHES
+from penstock.engine.engine import MAX_CRASHES
 from penstock.engine.read.views import JobRecord, Views
 from penstock.engine.repair.audit import audit
 from penstock.engine.repair.doctor import examine
@@ -98,7 +98,7 @@ def _check_job(
     if header.reason == "crash_loop":
         hit = [one for one in attempts if history.died(one) or history.may_be_lost(one, one.end + 10**9)]
         hits = len(hit) + _charged_unstarted(history, record, attempts)
-        if hits < CRASHES:
+        if hits < MAX_CRASHES:
             text = f"buried as crash_loop, but only {hits} of its leases were hit: {attempts}"
             yield Violation("crash loop", name, text, since, attempts[-1].end if attempts else since)
 
@@ -106,7 +106,7 @@ def _check_job(
 def _check_killer(name: str, record: JobRecord, since: int, *, returns: bool) -> Iterator[Violation]:
     """It was buried after so many crashes, unless it was cancelled, or settled before its process died."""
     header = record.header
-    is_buried = header.state == "dead" and (header.reason, header.crashes) == ("crash_loop", CRASHES)
+    is_buried = header.state == "dead" and (header.reason, header.crashes) == ("crash_loop", MAX_CRASHES)
     if not (is_buried or header.state == "cancelled" or (returns and header.state == "done")):
         text = f"it kills its process, and is {header.state} ({header.reason}) after {header.crashes} crashes"
         yield Violation("killer", name, text, since)

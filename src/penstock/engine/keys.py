@@ -67,7 +67,7 @@ _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,100}\Z")
 
 
 def rank(priority: int, number: int) -> str:
-    """A place in a queue as text that sorts by it; the same as rank() in lib/record.lua."""
+    """A place in a queue as text that sorts by it; the same as `rank` of lib/record.lua."""
     return f"{priority:02d}{number:012x}"
 
 
