@@ -25,6 +25,7 @@ from penstock.cli.logs import configure_logging
 from penstock.cli.options import with_target
 from penstock.cli.output import Printer
 from penstock.cli.target import Target
+from penstock.cli.terminal import echo
 from penstock.errors import PenstockError
 from penstock.worker.queue_stream import QueueStream
 
@@ -194,8 +195,8 @@ class _Server:
         if self._printer.is_json:
             log.info("no credentials are set, so a token is asked for: open %s", link)
             return
-        click.echo(f"\n  open  {click.style(link, bold=True)}", err=True)
-        click.echo(f"  curl  -H 'Authorization: Bearer {token}' {url}/api/v1/queues\n", err=True)
+        echo(f"\n  open  {link}", err=True, bold=True)
+        echo(f"  curl  -H 'Authorization: Bearer {token}' {url}/api/v1/queues\n", err=True)
 
     def _warn_of_open(self) -> None:
         text = (
@@ -205,7 +206,7 @@ class _Server:
         if self._printer.is_json:
             log.warning("%s", text)
         else:
-            click.secho(f"\n  {text}\n", fg="red", err=True)
+            echo(f"\n  {text}\n", red=True, err=True)
 
     async def _check_server(self) -> None:
         """Warn at once if the server cannot be used, rather than at the first request."""

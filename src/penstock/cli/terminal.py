@@ -8,7 +8,7 @@ import click
 from penstock.model.printable import escaped_lines
 
 
-def echo(text: str = "", *, err: bool = False, bold: bool = False) -> None:
+def echo(text: str = "", *, err: bool = False, bold: bool = False, red: bool = False) -> None:
     """Print lines of text, with control characters escaped."""
     shown = escaped_lines(text)
-    click.echo(click.style(shown, bold=True) if bold else shown, err=err)
+    click.echo(click.style(shown, bold=bold, fg="red" if red else None) if bold or red else shown, err=err)

@@ -15,6 +15,7 @@ from penstock.cli.exit_codes import CliError, Exit
 from penstock.cli.help import Group, examples
 from penstock.cli.options import duration, output_option
 from penstock.cli.output import print_json
+from penstock.cli.terminal import echo
 from penstock.errors import BadOption
 from penstock.http.principal import ROLES, Principal, check_role
 
@@ -80,15 +81,15 @@ def new(
     entry = _entry(name, {"sha256": sha256, **settings}, expires)
     if path is not None:
         _add(path, name, entry)
-        click.echo(f"{name} was added to {path}", err=True)
+        echo(f"{name} was added to {path}", err=True)
     elif output == "table":
-        click.echo(f"add this to the file of --token-file:\n\n{entry}", err=True)
+        echo(f"add this to the file of --token-file:\n\n{entry}", err=True)
     if output == "json":
         print_json(
             {"name": name, "token": secret, "sha256": sha256, "file": str(path) if path else None, "entry": entry}
         )
     else:
-        click.echo(secret)
+        echo(secret)
 
 
 def _entry(name: str, settings: dict[str, Any], expires: float | None) -> str:

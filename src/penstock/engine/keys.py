@@ -28,7 +28,7 @@ KINDS: Final[dict[str, str]] = {
     "heads": "zset",  # place of the first ready job or an earlier one, see head(): queue that may be leased from
     "held": "zset",  # lexical: lane, queue, rank, id of a job that waits for this lane
     "holders": "zset",  # lexical: lane, id of a job that has a slot of it; not for locks with an owner: lib/locks.lua
-    "lanes": "hash",  # lane in use → msgpack: see lane_from in lib/lanes.lua
+    "lanes": "hash",  # lane in use → msgpack: see lib/lane_record.lua
     "limits": "hash",  # lane → msgpack [limit or -1, 1 if paused]: what was set by hand
     "openings": "zset",  # due ms: lane that waits for its rate
     "scheduled": "zset",  # due ms: id

@@ -150,7 +150,7 @@ _RAW = re.compile(
     r"(?:pack|unpack|numbers)\('[<>]|string\.byte\([^()]*\) *[=~]= *\d{2,}|\b(?:145|15[2345]|196|217|220)\b"
 )
 #: What is stored of lanes, batches and events has forms of its own, which are written where it is read.
-_OTHER_FORMS = {"lanes.lua", "lock_owners.lua", "locks.lua", "encode_cache.lua", "batches.lua", "batch_end.lua"}
+_OTHER_FORMS = {"lane_record.lua", "lock_owners.lua", "locks.lua", "encode_cache.lua", "batches.lua", "batch_end.lua"}
 
 
 def test_the_declaration_alone_has_the_numbers_of_the_record() -> None:
