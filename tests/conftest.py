@@ -1,6 +1,7 @@
 """Fixtures: real servers, one of each kind per test process; an engine or an app of its own namespace for each test."""
 
 import asyncio
+import logging
 import secrets
 import shutil
 import subprocess
@@ -155,3 +156,16 @@ async def watched_engine(watched_server: Server) -> AsyncIterator[Engine]:
 def stopwatch(watched_engine: Engine, watched_server: Server) -> Stopwatch:
     """Measures what the server's main thread does during the engine's long scripts."""
     return Stopwatch(watched_engine, watched_server, TOO_LONG_US)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """A command that a test runs in its own process sets levels: the next test finds those of before."""
+    names = ["", *(name for name in logging.root.manager.loggerDict if name.startswith("penstock"))]
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(each, each.level, each.disabled, each.propagate, list(each.handlers)) for each in loggers]
+    yield
+    for logger, level, disabled, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.disabled, logger.propagate = disabled, propagate
+        logger.handlers[:] = handlers
